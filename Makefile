@@ -1,0 +1,40 @@
+# demo and test set up what they need; each needs nothing but Python 3.11+, git and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: demo test lint bench index clean
+
+demo: $(VENV)/installed
+	$(BIN)/gpudoctor check --pod trainer-0 --from samples/trainer-without-rdma.json || test $$? -eq 1
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m bench
+
+# The index of the runbooks that start-up reads; commit it with the page.
+index: $(VENV)/installed
+	$(BIN)/python -m gpudoctor.catalogue runbooks
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --constraint constraints.txt --editable '.[agent,html]'
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) install --upgrade 'pip>=25.1'
+	$(PIP) install --constraint constraints.txt --group dev
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

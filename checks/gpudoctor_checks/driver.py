@@ -1,0 +1,5 @@
+"""Driver, CUDA level, GPU architecture: the compatibility rules."""
+
+from gpudoctor.checking import CheckSet
+
+CHECKS = CheckSet()

@@ -1,0 +1,5 @@
+"""What NCCL's log says."""
+
+from gpudoctor.checking import CheckSet
+
+CHECKS = CheckSet()

@@ -1,0 +1,5 @@
+"""RDMA devices, ports, GIDs and GPUDirect RDMA."""
+
+from gpudoctor.checking import CheckSet
+
+CHECKS = CheckSet()

@@ -1,0 +1,51 @@
+"""`gpudoctor explain`: paste anything; it says what the text shows and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpudoctor import diagnosis, readings, registry
+from gpudoctor.cli import output
+from gpudoctor.report import Report
+from gpudoctor.sources.text import STDIN, TextInput, open_input
+
+
+@click.command("explain")
+@click.argument("files", nargs=-1, metavar="[FILE…|-]")
+@click.option("--kind", help="What the text is, when it is not recognised.")
+@output.options
+@click.pass_context
+def command(
+    ctx: click.Context, /, files: tuple[str, ...], kind: str | None, **emitting: Any
+) -> None:
+    """Explain a log, a table, a kernel log or a Kubernetes dump.
+
+    Reads standard input without FILE.
+    """
+    if kind is not None and kind not in readings.names():
+        known = ", ".join(readings.names())
+        raise click.BadParameter(f"{kind!r} is not one of {known}", param_hint="--kind")
+    checks = registry.load()
+    status = 0
+    for name in files or (STDIN,):
+        report = _explain(open_input(name), kind, checks)
+        status = max(status, output.emit(report, **emitting))
+    ctx.exit(status)
+
+
+def _explain(text: TextInput, kind: str | None, checks: registry.Registry) -> Report:
+    text_format = readings.load(kind) if kind else readings.recognise(text)
+    reading = text_format.read(text)
+    found = diagnosis.diagnose(
+        checks, reading.facts, is_complete=reading.is_complete, unknown=reading.unknown
+    )
+    return diagnosis.report(
+        found,
+        reading.subject,
+        observed_at=reading.observed_at,
+        needed_unknown=reading.needed_unknown,
+        starting=reading.starting,
+        facts=reading.published,
+    )

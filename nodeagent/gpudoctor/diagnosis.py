@@ -1,0 +1,294 @@
+"""From facts to a verdict: runs the checks, links causes to what they explain, picks the roots.
+
+A finding explains another when its runbook says so and both concern the same pod, node or
+device. A root is a finding of severity warning or above that no other present one explains.
+Where runbooks explain each other in a circle, the finding of the lower layer is the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from gpudoctor.catalogue import Catalogue, Entry
+from gpudoctor.checking import Check, Draft
+from gpudoctor.registry import Registry
+from gpudoctor.report import (
+    Audience,
+    Certainty,
+    Finding,
+    Fixes,
+    Report,
+    ReportSubject,
+    Severity,
+    Subject,
+    Unknown,
+    Verdict,
+)
+
+
+class RuleError(Exception):
+    """A rule that breaks the contract with the catalogue; its finding becomes an unknown."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """Linked findings, worst first, the ids of the roots among them, and what is unknown."""
+
+    findings: tuple[Finding, ...]
+    root_ids: tuple[str, ...]
+    unknown: tuple[Unknown, ...]
+
+
+def diagnose(
+    registry: Registry,
+    facts: Sequence[object],
+    *,
+    is_complete: Callable[[str], bool] = lambda _kind: True,
+    unknown: Iterable[Unknown] = (),
+    selected: Callable[[Entry], bool] = lambda _entry: True,
+) -> Diagnosis:
+    """Run every check whose fact type is among `facts` and link what they find.
+
+    `is_complete(kind)` says whether the input holds all objects of that kind; findings that
+    lean on a kind it does not are at most `likely`. `unknown` are the facts that the sources
+    could not read. `selected` leaves out findings by their catalogue entry.
+    """
+    unknowns = [*registry.broken, *unknown]
+    drafts: list[tuple[Draft, Entry]] = []
+    for check in registry:
+        for part in facts:
+            if isinstance(part, check.takes):
+                found, missing = _run(check, part, registry.catalogue)
+                drafts += [(draft, entry) for draft, entry in found if selected(entry)]
+                unknowns += missing
+    findings, root_ids = _link(_merge(drafts), is_complete)
+    return Diagnosis(findings=findings, root_ids=root_ids, unknown=tuple(dict.fromkeys(unknowns)))
+
+
+def _run(
+    check: Check, part: Any, catalogue: Catalogue
+) -> tuple[list[tuple[Draft, Entry]], list[Unknown]]:
+    """Run one check; an exception in it becomes an unknown and keeps what came before."""
+    found: list[tuple[Draft, Entry]] = []
+    missing: list[Unknown] = []
+    try:
+        for result in check.run(part):
+            if isinstance(result, Unknown):
+                missing.append(result)
+            else:
+                found.append((result, _entry_of(result, catalogue)))
+    except Exception as error:  # noqa: BLE001 - one broken rule must not hide the others
+        why = f"the check failed: {type(error).__name__}: {error}"
+        missing.append(Unknown(f"check {check.name}", why))
+    return found, missing
+
+
+def _entry_of(draft: Draft, catalogue: Catalogue) -> Entry:
+    entry = catalogue.get(draft.name)
+    if entry is None:
+        raise RuleError(f"no runbook for finding {draft.name}")
+    if draft.severity not in (None, entry.severity, *entry.may_be):
+        raise RuleError(f"runbook {entry.code} does not allow severity {draft.severity}")
+    return entry
+
+
+def _merge(drafts: list[tuple[Draft, Entry]]) -> dict[str, tuple[Draft, Entry]]:
+    """Key drafts by id; one found by two rules is one, with the evidence of both."""
+    merged: dict[str, tuple[Draft, Entry]] = {}
+    for draft, entry in drafts:
+        key = f"{draft.name}@{draft.subject}"
+        if key in merged:
+            draft = _join(merged[key][0], draft)
+        merged[key] = (draft, entry)
+    return merged
+
+
+def _join(first: Draft, second: Draft) -> Draft:
+    """Keep the surer draft's words and the evidence of both."""
+    lead, other = sorted((first, second), key=lambda draft: -draft.certainty.rank)
+    return msgspec.structs.replace(
+        lead,
+        evidence=tuple(dict.fromkeys(lead.evidence + other.evidence)),
+        related=tuple(dict.fromkeys(lead.related + other.related)),
+        leans_on=lead.leans_on
+        if lead.certainty is not other.certainty
+        else (tuple(kind for kind in lead.leans_on if kind in other.leans_on)),
+    )
+
+
+def _link(
+    drafts: dict[str, tuple[Draft, Entry]], is_complete: Callable[[str], bool]
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    explains = {key: _explained_by(key, drafts) for key in drafts}
+    _break_circles(explains, drafts)
+    caused_by: dict[str, list[str]] = {key: [] for key in drafts}
+    for cause, effects in explains.items():
+        for effect in effects:
+            caused_by[effect].append(cause)
+    findings = [
+        _finding(key, draft, entry, explains[key], caused_by[key], is_complete)
+        for key, (draft, entry) in drafts.items()
+    ]
+    findings.sort(key=_worst_first)
+    severities = {finding.id: finding.severity for finding in findings}
+    roots = tuple(
+        finding.id
+        for finding in findings
+        if finding.severity is not Severity.INFO
+        and all(severities[cause] is Severity.INFO for cause in finding.caused_by)
+    )
+    return tuple(findings), roots
+
+
+def _explained_by(key: str, drafts: dict[str, tuple[Draft, Entry]]) -> list[str]:
+    draft, entry = drafts[key]
+    touched = _touches(draft)
+    return [
+        other_key
+        for other_key, (other, _) in drafts.items()
+        if other_key != key and other.name in entry.explains and touched & _touches(other)
+    ]
+
+
+def _touches(draft: Draft) -> set[Subject]:
+    """The objects a draft concerns; a device also concerns the object that has it."""
+    concerned = {draft.subject, *draft.related}
+    return concerned | {
+        Subject(subject.kind, subject.name, subject.namespace)
+        for subject in concerned
+        if subject.device
+    }
+
+
+def _break_circles(explains: dict[str, list[str]], drafts: dict[str, tuple[Draft, Entry]]) -> None:
+    """Drop each link that would close a circle, trying causes of the lowest layers first."""
+    order = sorted(explains, key=lambda key: (drafts[key][1].layer.depth, drafts[key][1].code, key))
+    kept: dict[str, list[str]] = {key: [] for key in explains}
+    for cause in order:
+        for effect in explains[cause]:
+            if not _reaches(kept, effect, cause):
+                kept[cause].append(effect)
+    explains.update(kept)
+
+
+def _reaches(links: dict[str, list[str]], start: str, goal: str) -> bool:
+    stack, seen = [start], {start}
+    while stack:
+        here = stack.pop()
+        if here == goal:
+            return True
+        fresh = [key for key in links[here] if key not in seen]
+        seen.update(fresh)
+        stack += fresh
+    return False
+
+
+def _finding(
+    key: str,
+    draft: Draft,
+    entry: Entry,
+    explains: list[str],
+    caused_by: list[str],
+    is_complete: Callable[[str], bool],
+) -> Finding:
+    certainty = draft.certainty
+    if certainty is Certainty.CERTAIN and not all(is_complete(kind) for kind in draft.leans_on):
+        certainty = Certainty.LIKELY
+    fixes = _fixes(draft, entry)
+    return Finding(
+        id=key,
+        code=entry.code,
+        name=entry.name,
+        layer=entry.layer,
+        severity=draft.severity or entry.severity,
+        certainty=certainty,
+        blame=draft.blame or entry.blame,
+        subject=draft.subject,
+        title=_fill(entry.title, draft.values),
+        detail=draft.detail,
+        evidence=draft.evidence,
+        explains=tuple(explains),
+        caused_by=tuple(caused_by),
+        audience=entry.audience,
+        fix=getattr(fixes, entry.audience) or "",
+        fixes=fixes,
+        runbook=entry.code,
+    )
+
+
+def _fixes(draft: Draft, entry: Entry) -> Fixes:
+    filled = {
+        audience: _fill(text, draft.values)
+        for audience in Audience
+        if (text := getattr(entry.fixes, audience))
+    }
+    if draft.fix:
+        filled[entry.audience] = draft.fix
+    return Fixes(**filled)
+
+
+class _Values(dict[str, str]):
+    """Values of a template; one that the rule did not give is shown as the word itself."""
+
+    def __missing__(self, key: str) -> str:
+        return key
+
+
+def _fill(template: str, values: dict[str, str]) -> str:
+    return template.format_map(_Values(values))
+
+
+def _worst_first(finding: Finding) -> tuple[int, int, int, str, str]:
+    return (
+        -finding.severity.rank,
+        -finding.certainty.rank,
+        finding.layer.depth,
+        finding.code,
+        finding.id,
+    )
+
+
+def report(
+    diagnosis: Diagnosis,
+    subject: ReportSubject,
+    *,
+    observed_at: str | None,
+    needed_unknown: bool = False,
+    starting: bool = False,
+    facts: dict[str, Any] | None = None,
+    children: tuple[Report, ...] = (),
+) -> Report:
+    """Build the report of a diagnosis.
+
+    `needed_unknown` says that a fact which the verdict needs is unknown, so that finding
+    nothing is not "healthy"; `starting` that the subject is still on its way up.
+    """
+    names = {finding.id: finding.name for finding in diagnosis.findings}
+    built = Report(
+        subject=subject,
+        observed_at=observed_at,
+        verdict=Verdict.UNKNOWN,
+        roots=tuple(dict.fromkeys(names[root] for root in diagnosis.root_ids)),
+        root_ids=diagnosis.root_ids,
+        findings=diagnosis.findings,
+        unknown=diagnosis.unknown,
+        children=children,
+        facts=facts or {},
+    )
+    verdict = _verdict(built, needed_unknown=needed_unknown, starting=starting)
+    return msgspec.structs.replace(built, verdict=verdict)
+
+
+def _verdict(report: Report, *, needed_unknown: bool, starting: bool) -> Verdict:
+    worst = report.worst()
+    if worst is not None and worst.rank >= Severity.ERROR.rank:
+        return Verdict.FAILING
+    if worst is Severity.WARNING:
+        return Verdict.WARNING
+    if needed_unknown or any(child.verdict is Verdict.UNKNOWN for child in report.children):
+        return Verdict.UNKNOWN
+    if starting or any(child.verdict is Verdict.STARTING for child in report.children):
+        return Verdict.STARTING
+    return Verdict.HEALTHY

@@ -1,0 +1,1 @@
+"""Facts from Kubernetes objects, events and pod logs."""

@@ -1,0 +1,1 @@
+"""Facts from NCCL logs and nccl-tests output."""

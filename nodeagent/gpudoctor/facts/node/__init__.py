@@ -1,0 +1,1 @@
+"""Facts about one node: driver, GPUs, kernel log, topology, RDMA, processes."""

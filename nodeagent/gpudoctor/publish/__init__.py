@@ -1,0 +1,1 @@
+"""What we write to the cluster; sees nothing but `gpudoctor.report`."""

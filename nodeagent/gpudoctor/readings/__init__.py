@@ -1,0 +1,68 @@
+"""How each kind of pasted text is recognised and turned into facts, for `gpudoctor explain`.
+
+One module a kind holds one `Format`. They are imported only when asked: recognising looks at
+the first 64 KiB and takes the format whose lines it sees most of.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gpudoctor.errors import InputError
+from gpudoctor.report import ReportSubject, Unknown
+from gpudoctor.sources.text import TextInput
+
+_MODULES: dict[str, str] = {}
+"""Format name -> module with its FORMAT; the names are the values of `--kind`."""
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What one input says: facts for the checks, and `published` for the report's `facts`.
+
+    `needed_unknown` says that a fact which the verdict needs could not be read.
+    `is_complete(kind)` is as in `diagnosis.diagnose`.
+    """
+
+    subject: ReportSubject
+    facts: tuple[object, ...]
+    published: dict[str, Any] = {}
+    observed_at: str | None = None
+    unknown: tuple[Unknown, ...] = ()
+    needed_unknown: bool = False
+    starting: bool = False
+    is_complete: Callable[[str], bool] = lambda _kind: False
+
+
+class Format(msgspec.Struct, frozen=True):
+    """A kind of text. `matches(head)` counts the telling lines in the first 64 KiB, 0 for none."""
+
+    name: str
+    matches: Callable[[str], int]
+    read: Callable[[TextInput], Reading]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all formats."""
+    return tuple(_MODULES)
+
+
+def load(name: str) -> Format:
+    """Return the format of that name."""
+    found = importlib.import_module(_MODULES[name]).FORMAT
+    assert isinstance(found, Format)
+    return found
+
+
+def recognise(text: TextInput) -> Format:
+    """Return the format that most of the head's lines speak for; InputError if none does."""
+    head = text.head.decode("utf-8", "replace")
+    scored = [(candidate.matches(head), candidate) for candidate in map(load, _MODULES)]
+    score, best = max(scored, key=lambda pair: pair[0], default=(0, None))
+    if best is None or score == 0:
+        kinds = ", ".join(_MODULES)
+        raise InputError(f"{text.name}: not recognised; say what it is with --kind ({kinds})")
+    return best

@@ -1,0 +1,1 @@
+"""Reports as text, JSON and other formats; sees nothing but `gpudoctor.report`."""

@@ -1,0 +1,1 @@
+"""Where raw input comes from, live or recorded; no judgement and no parsing beyond containers."""

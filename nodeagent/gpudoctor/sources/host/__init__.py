@@ -1,0 +1,1 @@
+"""Host files, links, directories and bounded commands: live, mounted elsewhere, or recorded."""

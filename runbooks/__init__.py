@@ -1,0 +1,1 @@
+"""The runbooks: one Markdown page a finding; its front matter is the catalogue entry."""
