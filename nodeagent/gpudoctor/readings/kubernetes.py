@@ -60,13 +60,15 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     pod = source.cluster.pod(entry)
     found = situation.read(source.cluster, pod, source.logs)
     state = health.assess(found)
-    not_well = state.state in (State.NOT_WELL, State.UNKNOWN)
+    not_well = state.state is State.NOT_WELL
+    unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
     return Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),
-        facts=(found, state),
+        facts=(found,),
         otherwise=(Unexplained(found, state),) if not_well else (),
         observed_at=source.cluster.now.isoformat() if source.cluster.now else None,
-        unknown=tuple(_unknowns(source.cluster)),
+        unknown=(*unread, *_unknowns(source.cluster)),
+        needed_unknown=state.state is State.UNKNOWN,
         starting=state.state is State.STARTING,
         is_complete=source.cluster.scope.has_all,
     )
