@@ -12,16 +12,15 @@ from decimal import Decimal
 
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.kubernetes import placement, resources
-from gpudoctor.facts.kubernetes.components import Component, Role, Trouble, troubles
-from gpudoctor.facts.kubernetes.model import Node, Pod, Taint
+from gpudoctor.facts.kubernetes.components import Role, Trouble, troubles
+from gpudoctor.facts.kubernetes.model import Node, Pod
 from gpudoctor.facts.kubernetes.placement import NodeFit
-from gpudoctor.facts.kubernetes.situation import PodLogLine, PodSituation
+from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Evidence
-from gpudoctor_checks import supply
+from gpudoctor_checks import chain, supply
 
 CHECKS = CheckSet()
 
-_FAILING = ("crash", "image", "create", "exit")
 _SHOWN = 3
 
 
@@ -35,7 +34,7 @@ def not_advertised(situation: PodSituation) -> Iterator[Result]:
             fit.node
             for fit in supply.broken(situation, resource)
             if supply.upgrade_of(fit.node) is None
-            and not _is_all_unhealthy(situation, fit, resource)
+            and not chain.all_unhealthy(situation, fit.node, resource)
         ]
         if not nodes:
             continue
@@ -43,93 +42,14 @@ def not_advertised(situation: PodSituation) -> Iterator[Result]:
             "gpu-resource-not-advertised",
             nodes[0].subject,
             f"{supply.names(nodes)} shows GPU hardware in its labels, but no {resource} in "
-            f"allocatable, so the scheduler sees none there. {_plugin_state(situation, nodes)}",
-            *supply.allocatable_evidence(nodes, resource, _hardware_note(nodes[0], resource)),
-            *_plugin_evidence(situation, nodes, resource),
+            f"allocatable: the scheduler sees none there. {chain.plugin_state(situation, nodes)}",
+            *supply.allocatable_evidence(nodes, resource, chain.hardware_note(nodes[0], resource)),
+            *chain.plugin_evidence(situation, nodes, resource),
             _failure_evidence(situation),
             values={"resource": resource, "nodes": supply.names(nodes)},
             related=(situation.subject, *supply.subjects(nodes)),
             leans_on=("Node", "Pod", "DaemonSet"),
         )
-
-
-def _is_all_unhealthy(situation: PodSituation, fit: NodeFit, resource: str) -> bool:
-    """Allocatable 0 below a capacity, with a plugin that runs: its devices are unhealthy."""
-    if not supply.lost_devices(fit.node, resource):
-        return False
-    return any(
-        (pod := plugin.on(fit.node.name)) is not None and not troubles(pod)
-        for plugin in _plugins(situation, resource)
-    ) or bool(_unhealthy_lines(situation, fit.node))
-
-
-def _hardware_note(node: Node, resource: str) -> str:
-    vendor = resources.vendor_of(resource)
-    shown = next(
-        (
-            f"label {label}={value}"
-            for label, value in sorted(node.labels.items())
-            if vendor and vendor.labels.fullmatch(label)
-        ),
-        None,
-    )
-    return f"although {shown}" if shown else "it was advertised before"
-
-
-def _plugins(situation: PodSituation, resource: str) -> list[Component]:
-    return [
-        component
-        for component in situation.components
-        if component.role is Role.DEVICE_PLUGIN and component.serves(resource)
-    ]
-
-
-def _plugin_state(situation: PodSituation, nodes: list[Node]) -> str:
-    """Say what is known of the device plugin on these nodes, in a sentence."""
-    plugins = [part for part in situation.components if part.role is Role.DEVICE_PLUGIN]
-    if not plugins:
-        return "No device plugin is among the objects read."
-    running = [node for node in nodes if any(plugin.on(node.name) for plugin in plugins)]
-    if len(running) < len(nodes):
-        without = [node for node in nodes if node not in running]
-        return f"The device plugin has no pod on {supply.names(without)}."
-    return "The device plugin has a pod there, which has not registered its devices."
-
-
-def _plugin_evidence(
-    situation: PodSituation, nodes: list[Node], resource: str
-) -> Iterator[Evidence]:
-    for plugin in _plugins(situation, resource):
-        for node in nodes[:_SHOWN]:
-            pod = plugin.on(node.name)
-            if pod is not None:
-                yield from _state_evidence(pod)
-            elif plugin.daemon_set is not None:
-                yield Evidence(
-                    plugin.daemon_set.meta.path,
-                    "status.desiredNumberScheduled",
-                    str(plugin.daemon_set.desired),
-                    f"no pod on {node.name}",
-                )
-
-
-def _state_evidence(pod: Pod) -> Iterator[Evidence]:
-    """What keeps a component's pod from working, or that it runs."""
-    found = troubles(pod)
-    if not found:
-        yield Evidence(pod.meta.path, "status.phase", pod.phase, f"on {pod.node}")
-    for trouble in found:
-        yield _trouble_evidence(pod, trouble)
-
-
-def _trouble_evidence(pod: Pod, trouble: Trouble) -> Evidence:
-    value = trouble.reason
-    if trouble.exit_code is not None:
-        value += f", exit code {trouble.exit_code}"
-    if trouble.restarts:
-        value += f", {trouble.restarts} restarts"
-    note = f"on {pod.node}" + (f": {trouble.message}" if trouble.message else "")
-    return Evidence(pod.meta.path, trouble.field, value, note)
 
 
 def _failure_evidence(situation: PodSituation) -> Evidence:
@@ -169,35 +89,12 @@ def component_failing(situation: PodSituation) -> Iterator[Result]:
             for component in situation.components:
                 pod = component.on(fit.node.name)
                 if component.role is role and component.serves(resource) and pod is not None:
-                    bad = [trouble for trouble in troubles(pod) if trouble.kind in _FAILING]
+                    bad = [trouble for trouble in troubles(pod) if trouble.kind in chain.FAILING]
                     if bad:
                         seen.setdefault(fit.node.name, (pod, bad[0]))
         if seen:
-            yield from _component_finding(situation, name, seen)
-
-
-def _component_finding(
-    situation: PodSituation, name: str, seen: dict[str, tuple[Pod, Trouble]]
-) -> Iterator[Result]:
-    nodes = [fit.node for fit in situation.fits if fit.node.name in seen]
-    pod, trouble = seen[nodes[0].name]
-    lines = [
-        line.evidence
-        for line in situation.component_lines
-        if line.pod in [owner.subject for owner, _ in seen.values()]
-    ]
-    yield finding(
-        name,
-        nodes[0].subject,
-        f"Container {trouble.container} of {pod.meta.short} on {pod.node} is in {trouble.reason}"
-        f" ({trouble.restarts} restarts, exit code {trouble.exit_code}); what waits for it on "
-        f"{supply.names(nodes)} stays down.",
-        *(_trouble_evidence(*pair) for pair in list(seen.values())[:_SHOWN]),
-        *lines[:_SHOWN],
-        values={"node": supply.names(nodes), "reason": trouble.reason},
-        related=(situation.subject, *supply.subjects(nodes)),
-        leans_on=("Node",),
-    )
+            nodes = [fit.node for fit in situation.fits if fit.node.name in seen]
+            yield chain.component_finding(situation, name, seen, nodes)
 
 
 @CHECKS.check(PodSituation)
@@ -207,7 +104,7 @@ def plugin_blocked_by_taint(situation: PodSituation) -> Iterator[Result]:
         return
     for resource in supply.gpu_requests(situation):
         candidates = supply.broken(situation, resource)
-        for plugin in _plugins(situation, resource):
+        for plugin in chain.plugins_of(situation, resource):
             if plugin.daemon_set is None:
                 continue
             repelled = [
@@ -221,63 +118,8 @@ def plugin_blocked_by_taint(situation: PodSituation) -> Iterator[Result]:
                 )
                 and not placement.unmatched(plugin.daemon_set.template, fit.node)
             ]
-            if repelled and not _served_otherwise(situation, plugin, repelled[0][0], resource):
-                yield _repelled_finding(situation, plugin, repelled, resource)
-
-
-def _served_otherwise(
-    situation: PodSituation, plugin: Component, node: Node, resource: str
-) -> bool:
-    """Whether another plugin of the same vendor has a pod on the node."""
-    return any(
-        other is not plugin and other.on(node.name) is not None
-        for other in _plugins(situation, resource)
-    )
-
-
-def _repelled_finding(
-    situation: PodSituation,
-    plugin: Component,
-    repelled: list[tuple[Node, tuple[Taint, ...]]],
-    resource: str,
-) -> Result:
-    nodes = [node for node, _ in repelled]
-    taint = repelled[0][1][0]
-    daemon_set = plugin.daemon_set
-    assert daemon_set is not None
-    tolerated = ", ".join(
-        f"{t.key or '*'}{'=' + t.value if t.value else ''}:{t.effect or '*'}"
-        for t in daemon_set.template.tolerations
-    )
-    return finding(
-        "device-plugin-blocked-by-taint",
-        nodes[0].subject,
-        f"DaemonSet {daemon_set.meta.short} has no toleration for {taint} of "
-        f"{supply.names(nodes)}, so no device plugin runs there and {resource} is never "
-        "advertised. The toleration of this pod is right; the plugin's is what is missing.",
-        Evidence(
-            daemon_set.meta.path,
-            "status.desiredNumberScheduled",
-            str(daemon_set.desired),
-            "a DaemonSet that wants no pod reports no error",
-        ),
-        Evidence(
-            daemon_set.meta.path,
-            "spec.template.spec.tolerations",
-            tolerated or "none",
-            f"does not tolerate {taint}",
-        ),
-        *(
-            Evidence(node.meta.path, "spec.taints", ", ".join(map(str, taints)))
-            for node, taints in repelled[:_SHOWN]
-        ),
-        *supply.allocatable_evidence(nodes, resource, "no plugin has registered it"),
-        values={"resource": resource, "nodes": supply.names(nodes)},
-        related=(situation.subject, *supply.subjects(nodes)),
-        leans_on=("Node", "Pod"),
-        fix=f"Add to the tolerations of DaemonSet {daemon_set.meta.short}: {{key: {taint.key}, "
-        f"operator: Exists, effect: {taint.effect}}}",
-    )
+            if repelled and not chain.served_otherwise(situation, plugin, repelled[0][0], resource):
+                yield chain.repelled_finding(situation, plugin, repelled, resource)
 
 
 @CHECKS.check(PodSituation)
@@ -327,11 +169,11 @@ def unhealthy_devices(situation: PodSituation) -> Iterator[Result]:
             node = fit.node
             if supply.upgrade_of(node) or (
                 not supply.offers_vendor(node, resource)
-                and not _is_all_unhealthy(situation, fit, resource)
+                and not chain.all_unhealthy(situation, fit.node, resource)
             ):
                 continue
             lost = supply.number(supply.lost_devices(node, resource))
-            lines = _unhealthy_lines(situation, node)
+            lines = chain.unhealthy_lines(situation, node)
             yield finding(
                 "gpu-unhealthy-shrinks-allocatable",
                 node.subject,
@@ -353,22 +195,6 @@ def unhealthy_devices(situation: PodSituation) -> Iterator[Result]:
             )
 
 
-def _unhealthy_lines(situation: PodSituation, node: Node) -> list[PodLogLine]:
-    """The device plugin's own words about the node's devices, one line a device."""
-    owners = {
-        pod.subject
-        for component in situation.components
-        for pod in component.pods
-        if pod.node == node.name
-    }
-    found: dict[str, PodLogLine] = {}
-    for line in situation.component_lines:
-        if line.pod in owners and line.line.kind == "device-marked-unhealthy":
-            device = line.line.groups.get("device") or line.line.groups.get("marked") or ""
-            found.setdefault(device, line)
-    return list(found.values())
-
-
 @CHECKS.check(PodSituation)
 def lost_gpu_in_use(situation: PodSituation) -> Iterator[Result]:
     """A GPU was lost while allotted: the kubelet refuses new devices on that node."""
@@ -388,7 +214,7 @@ def lost_gpu_in_use(situation: PodSituation) -> Iterator[Result]:
             "because a GPU there no longer answers.",
             Evidence(pod.meta.path, f"status.message ({pod.reason})", pod.message),
             *supply.allocatable_evidence([node], resource, "what the node still claims"),
-            *(line.evidence for line in _unhealthy_lines(situation, node)[:_SHOWN]),
+            *(line.evidence for line in chain.unhealthy_lines(situation, node)[:_SHOWN]),
             values={"node": node.name, "resource": resource},
             related=(situation.subject,),
         )
@@ -559,7 +385,7 @@ def unhealthy_device_in_pod(situation: PodSituation) -> Iterator[Result]:
                 for device in bad[:_SHOWN]
             ),
             *supply.allocatable_evidence([node], resource, "what the node offers now"),
-            *(line.evidence for line in _unhealthy_lines(situation, node)[:_SHOWN]),
+            *(line.evidence for line in chain.unhealthy_lines(situation, node)[:_SHOWN]),
             values={"count": str(len(bad)), "resource": resource, "node": node.name},
             related=(situation.subject,),
         )

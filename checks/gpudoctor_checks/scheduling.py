@@ -193,8 +193,21 @@ def other_resources(situation: PodSituation) -> Iterator[Result]:
 
 
 def _plain_shortages(fit: NodeFit) -> list[str]:
-    """What the node lacks, keys left out that an extender counts and nodes never advertise."""
-    return [s.resource for s in fit.shortages if not resources.is_accounting(s.resource)]
+    """What the node has too little of.
+
+    Left out are keys that an extender counts and no node advertises, and those that a node does
+    not have at all, which is a matter of the device layer.
+    """
+    return [
+        short.resource
+        for short in fit.shortages
+        if not resources.is_accounting(short.resource)
+        and not (short.allocatable == 0 and _is_of_device_layer(short.resource))
+    ]
+
+
+def _is_of_device_layer(resource: str) -> bool:
+    return resources.is_rdma(resource) or resource.startswith("hugepages-")
 
 
 def _amount(amount: Decimal) -> str:
@@ -311,7 +324,7 @@ def _not_ready(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Res
     yield finding(
         "node-not-ready",
         nodes[0].subject,
-        f"The node controller has tainted {supply.names(nodes)}, which has the pod's GPUs: {taints}.",
+        f"{supply.names(nodes)} has the pod's GPUs; the node controller has tainted it: {taints}.",
         *(
             Evidence(node.meta.path, "status.conditions[Ready]", _ready(node))
             for node in nodes[:_SHOWN]

@@ -190,13 +190,13 @@ def liveness_kills(situation: PodSituation) -> Iterator[Result]:
             f"{liveness.period}, failureThreshold {liveness.failure_threshold}: "
             f"{liveness.budget} s in all"
         )
-        unhealthy = situation.events_with("Unhealthy")
+        said, unhealthy = named[-1], situation.events_with("Unhealthy")
         yield finding(
             "liveness-kills-loading-model",
             pod.subject,
-            f"The kubelet stops {status.name} after {liveness.budget} s because a probe fails while "
-            "it still starts; exit code 137 or 143 with reason Error is that stop.",
-            Evidence(named[-1].path, f"{named[-1].reason} (x{named[-1].count})", named[-1].message),
+            f"The kubelet stops {status.name} after {liveness.budget} s because a probe fails "
+            "while it still starts; exit code 137 or 143 with reason Error is that stop.",
+            Evidence(said.path, f"{said.reason} (x{said.count})", said.message),
             Evidence(pod.meta.path, field, _end_text(status, end)),
             Evidence(pod.meta.path, f"spec.containers[{status.name}]", settings),
             *(Evidence(event.path, event.reason, event.message) for event in unhealthy[-1:]),

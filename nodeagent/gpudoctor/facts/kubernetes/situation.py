@@ -121,14 +121,21 @@ _GROUP_LABELS = (
 )
 
 
-def read(cluster: Cluster, pod: Pod, logs: dict[str, str]) -> PodSituation:
-    """Gather what the input says about this pod."""
+def read(
+    cluster: Cluster,
+    pod: Pod,
+    logs: dict[str, str],
+    cluster_components: tuple[Component, ...] | None = None,
+) -> PodSituation:
+    """Gather what the input says about this pod; `cluster_components` saves reading them anew."""
     events = tuple(cluster.events_of("Pod", pod.meta.name, pod.meta.namespace, pod.meta.uid))
     failure = _failure(pod, events)
     node = cluster.nodes.get(pod.node) if pod.node else None
     considered = ([node] if node else []) if pod.node else list(cluster.nodes.values())
     counted = failure.message.nodes if failure else None
-    found_components = components.read(cluster)
+    found_components = (
+        components.read(cluster) if cluster_components is None else cluster_components
+    )
     return PodSituation(
         pod=pod,
         node=node,
@@ -140,9 +147,12 @@ def read(cluster: Cluster, pod: Pod, logs: dict[str, str]) -> PodSituation:
         events=events,
         failure=failure,
         components=found_components,
-        lines=_lines(pod, logs),
+        lines=log_lines(pod, logs),
         component_lines=tuple(
-            line for part in found_components for owned in part.pods for line in _lines(owned, logs)
+            line
+            for part in found_components
+            for owned in part.pods
+            for line in log_lines(owned, logs)
         ),
         has_log=any(key.startswith(f"{pod.meta.short}/") for key in logs),
         siblings=_siblings(cluster, pod),
@@ -215,7 +225,8 @@ def _bypassing(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:
     )
 
 
-def _lines(pod: Pod, logs: dict[str, str]) -> tuple[PodLogLine, ...]:
+def log_lines(pod: Pod, logs: dict[str, str]) -> tuple[PodLogLine, ...]:
+    """Return the telling lines of all logs of a pod, those before a restart first."""
     found: list[PodLogLine] = []
     for container in pod.containers:
         key = f"{pod.meta.short}/{container.name}"
