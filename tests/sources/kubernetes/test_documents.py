@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from gpudoctor.errors import InputError
-from gpudoctor.sources.kubernetes.documents import read_objects
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gpudoctor.errors import InputError
+from gpudoctor.sources.kubernetes.documents import read_objects
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trainer-0"}}
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}}
