@@ -16,7 +16,9 @@ from gpudoctor.errors import InputError
 from gpudoctor.report import ReportSubject, Unknown
 from gpudoctor.sources.text import TextInput
 
-_MODULES: dict[str, str] = {}
+_MODULES: dict[str, str] = {
+    "topology": "gpudoctor.readings.topology",
+}
 """Format name -> module with its FORMAT; the names are the values of `--kind`."""
 
 
