@@ -6,7 +6,7 @@ import base64
 import binascii
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from gpudoctor.sources.host import UNREAD, DeviceNode, Listing, Missing
 
@@ -150,7 +150,7 @@ class RecordedHost:
         return _missing(entry) or Missing(UNREAD)
 
 
-def _is_link(entry: Any) -> bool:
+def _is_link(entry: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(entry, dict) and "link" in entry
 
 
