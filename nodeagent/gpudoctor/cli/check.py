@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
+import msgspec
 
 from gpudoctor import readings, registry
 from gpudoctor.catalogue import Entry
 from gpudoctor.cli import output
+from gpudoctor.errors import InputError
 from gpudoctor.readings import Reading
-from gpudoctor.sources import bundle
+from gpudoctor.report import ReportSubject
+from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
-from gpudoctor.sources.text import open_input
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What the command line asks about; at most one of the first five is set."""
+
+    pod: str | None
+    selector: str | None
+    all_pods: bool
+    node: str | None
+    job: str | None
+    namespace: str | None
+
+    def __post_init__(self) -> None:
+        chosen = [self.pod, self.selector, self.all_pods, self.node, self.job]
+        if sum(map(bool, chosen)) > 1:
+            raise click.UsageError("say one of --pod, -l, -A, --node and --job")
+
+    @property
+    def is_host(self) -> bool:
+        """Whether nothing of the cluster is asked about: then it is this host."""
+        return not (self.pod or self.selector or self.all_pods or self.node or self.job)
 
 
 @click.command("check")
-@click.option("--pod", metavar="[NS/]NAME", help="The pod to diagnose.")
-@click.option("-n", "--namespace", help="Its namespace.")
+@click.option("--pod", metavar="[NS/]NAME", help="This pod.")
+@click.option("-l", "--selector", metavar="SELECTOR", help="The pods with these labels.")
+@click.option("-A", "all_pods", is_flag=True, help="All GPU pods that are not well.")
+@click.option("--node", metavar="NAME", help="This node.")
+@click.option("--job", metavar="KIND/NAME", help="The pods of this job, JobSet, RayCluster, …")
+@click.option("-n", "--namespace", help="The namespace to look in.")
 @click.option(
     "--from",
     "sources",
     multiple=True,
     metavar="FILE",
-    help="A recorded bundle or dump instead of the live cluster; several are put together.",
+    help="A bundle, a kubectl dump (yaml or json) or a log instead of the live cluster; "
+    "- is standard input; several are put together.",
 )
 @click.option("--select", multiple=True, metavar="CODE", help="Only findings with this prefix.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="No findings with this prefix.")
@@ -33,38 +62,56 @@ def command(
     ctx: click.Context,
     /,
     pod: str | None,
+    selector: str | None,
+    all_pods: bool,
+    node: str | None,
+    job: str | None,
     namespace: str | None,
     sources: tuple[str, ...],
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     **emitting: Any,
 ) -> None:
-    """Say what is wrong with a pod, a node, or this host, and why."""
+    """Say what is wrong with a pod, a node or this host, and why.
+
+    Without --pod, -l, -A, --node or --job it is about this host and container.
+    """
+    target = Target(pod, selector, all_pods, node, job, namespace)
     checks = registry.load()
-    recorded = _load(sources)
-    reading = _read(recorded, pod, namespace)
+    reading = _read(recorded.load(sources), target)
     report = readings.judge(reading, checks, _selection(select, ignore))
     ctx.exit(output.emit(report, **emitting))
 
 
-def _load(sources: tuple[str, ...]) -> Bundle:
-    loaded = [bundle.decode(open_input(name).read(), name) for name in sources]
-    return loaded[0]
+def _read(read_from: Bundle, target: Target) -> Reading:
+    from gpudoctor.readings import kubernetes  # imported late: a host needs none of it
+
+    source = kubernetes.Input(read_from)
+    namespace = target.namespace
+    if target.pod:
+        in_name, _, name = target.pod.rpartition("/")
+        entry = kubernetes.find_pod(source.cluster, name, in_name or namespace)
+        return kubernetes.read_pod(source, entry)
+    if target.node:
+        return kubernetes.read_node(source, target.node)
+    if target.selector:
+        entries = kubernetes.pods_with_labels(source, target.selector, namespace)
+        subject = ReportSubject("Pods", target.selector, namespace)
+    elif target.job:
+        kind, slash, name = target.job.partition("/")
+        if not slash or not name:
+            raise click.BadParameter("write it as KIND/NAME, e.g. job/train", param_hint="--job")
+        entries = kubernetes.pods_of_job(source, kind, name, namespace)
+        subject = ReportSubject(kind, name, namespace)
+    else:
+        entries = kubernetes.gpu_pods(source, namespace)
+        subject = ReportSubject("Pods", "all GPU pods", namespace)
+    if not entries and not target.all_pods:
+        raise InputError(f"no pod of {subject.kind} {subject.name} is in the input")
+    return kubernetes.read_pods(source, subject, entries, only_unwell=target.all_pods)
 
 
-def _read(recorded: Bundle, pod: str | None, namespace: str | None) -> Reading:
-    from gpudoctor.readings import kubernetes
-
-    source = kubernetes.open_bundle(recorded)
-    if pod is None:
-        raise click.UsageError("say which pod: --pod NAME")
-    in_name, _, name = pod.rpartition("/")
-    return kubernetes.read_pod(
-        source, kubernetes.find_pod(source.cluster, name, in_name or namespace)
-    )
-
-
-def _selection(select: tuple[str, ...], ignore: tuple[str, ...]) -> Any:
+def _selection(select: tuple[str, ...], ignore: tuple[str, ...]) -> Callable[[Entry], bool]:
     def selected(entry: Entry) -> bool:
         wanted = not select or entry.code.startswith(select)
         return wanted and not (ignore and entry.code.startswith(ignore))
