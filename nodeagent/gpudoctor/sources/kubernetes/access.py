@@ -31,8 +31,8 @@ class Credentials(Protocol):
 class Fixed:
     """Credentials that stay as they are: a token or certificate in the file, or none."""
 
-    def __init__(self, identity: Identity = Identity()) -> None:
-        self._identity = identity
+    def __init__(self, identity: Identity | None = None) -> None:
+        self._identity = identity or Identity()
 
     def identity(self) -> Identity:
         """Return the identity."""

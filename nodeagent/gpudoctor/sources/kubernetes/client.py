@@ -16,7 +16,14 @@ from urllib.parse import quote
 import msgspec
 
 from gpudoctor.sources.kubernetes.access import Access, Cluster, Fixed, Identity, server_url
-from gpudoctor.sources.kubernetes.errors import ApiError, Garbled, NotServed, Refused, Unreachable
+from gpudoctor.sources.kubernetes.errors import (
+    ApiError,
+    GarbledError,
+    NotFoundError,
+    NotServedError,
+    RefusedError,
+    UnreachableError,
+)
 from gpudoctor.sources.kubernetes.kinds import Kind
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ _ATTEMPTS = 4
 _FIRST_DELAY = 0.5
 _MAX_DELAY = 20.0
 _CHUNK = 1 << 16
-_MAX_PAGES = 10_000
+_ALL = 1_000_000
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _GONE = 410
 
@@ -42,6 +49,7 @@ class _ListMeta(msgspec.Struct, rename={"token": "continue"}):
 
 
 class _List(msgspec.Struct):
+    kind: str = ""
     items: list[msgspec.Raw] | None = None
     metadata: _ListMeta | None = None
 
@@ -123,15 +131,17 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def get(self, kind: Kind, name: str, namespace: str | None = None) -> msgspec.Raw:
-        """Return one object; NotFound, Forbidden and the other errors of `errors` say why not."""
+    def get(
+        self, kind: Kind, name: str, namespace: str | None = None, *, tries: int = _ALL
+    ) -> msgspec.Raw:
+        """Return one object; NotFoundError and the others of `errors` say why not."""
 
         def ask(version: str) -> msgspec.Raw:
             path = f"{_path(kind, version, namespace)}/{quote(name, safe='')}"
             body = self._read(path, {}, permission("get", kind, namespace))
             return _typed(msgspec.Raw(body), kind.api_version(version), kind.name)
 
-        return self._in_served_version(kind, ask)
+        return self._in_served_version(kind, ask, tries)
 
     def list(
         self,
@@ -140,14 +150,18 @@ class Client:
         *,
         fields: str = "",
         labels: str = "",
-        max_pages: int = _MAX_PAGES,
+        max_pages: int = _ALL,
+        tries: int = _ALL,
     ) -> Listing:
-        """Return the objects that both selectors select; all namespaces if none is given."""
+        """Return the objects that both selectors select; all namespaces if none is given.
+
+        `tries` bounds the versions of the API that are tried where the served one is not known.
+        """
 
         def ask(version: str) -> Listing:
             return self._list(kind, version, namespace, fields, labels, max_pages)
 
-        return self._in_served_version(kind, ask)
+        return self._in_served_version(kind, ask, tries)
 
     def log(
         self,
@@ -171,20 +185,25 @@ class Client:
         body = self._read(path, query, LOG_PERMISSION.format(namespace), attempts=2)
         return body.decode("utf-8", "replace")
 
-    def _in_served_version(self, kind: Kind, ask: Callable[[str], T]) -> T:
+    def _in_served_version(self, kind: Kind, ask: Callable[[str], T], tries: int) -> T:
         """Ask in the newest version that the server has, trying older ones on 404."""
         known = self._served.get(kind.group)
-        versions = kind.versions if known not in kind.versions else (known,)
-        for version in versions[:-1]:
+        versions = (known,) if known in kind.versions else kind.versions
+        for number, version in enumerate(versions, 1):
             try:
                 answer = ask(version)
-            except NotServed:
-                continue
-            self._served[kind.group] = version
-            return answer
-        answer = ask(versions[-1])
-        self._served[kind.group] = versions[-1]
-        return answer
+            except NotServedError as error:
+                if number == len(versions):
+                    raise
+                if number >= tries:
+                    raise NotServedError(str(error), all_tried=False) from error
+            except NotFoundError:
+                self._served[kind.group] = version
+                raise
+            else:
+                self._served[kind.group] = version
+                return answer
+        raise AssertionError(f"{kind.name} has no versions")
 
     def _list(
         self,
@@ -199,7 +218,7 @@ class Client:
         path, allowed = _path(kind, version, namespace), permission("list", kind, namespace)
         try:
             return self._pages(kind, version, path, query, allowed, max_pages)
-        except Refused as error:
+        except RefusedError as error:
             if error.status != _GONE:
                 raise
         # The list took longer than the server keeps its snapshot: once more, in one piece.
@@ -222,9 +241,11 @@ class Client:
             try:
                 page = msgspec.json.decode(body, type=_List)
             except (msgspec.MsgspecError, ValueError) as error:
-                raise Garbled(
+                raise GarbledError(
                     f"{self.server}: {allowed}: not a list of objects: {error}"
                 ) from error
+            if not page.kind.endswith("List"):
+                raise GarbledError(f"{self.server}: {allowed}: answered {page.kind or 'no kind'}")
             api_version = kind.api_version(version)
             objects += (_typed(item, api_version, kind.name) for item in page.items or ())
             token = page.metadata.token if page.metadata else ""
@@ -242,8 +263,8 @@ class Client:
             attempts -= 1
             try:
                 answer = self._once(path, query)
-            except Unreachable as error:
-                if attempts <= 0 or not _worth_repeating(error):
+            except UnreachableError as error:
+                if attempts <= 0 or not error.broken:
                     raise
                 self._sleep(delay)
             else:
@@ -296,7 +317,9 @@ class Client:
         for chunk in response.iter_content(_CHUNK):
             body += chunk
             if time.monotonic() > end:
-                raise Unreachable(f"{self.server}: the answer took over {_ANSWER_SECONDS:.0f} s")
+                raise UnreachableError(
+                    f"{self.server}: the answer took over {_ANSWER_SECONDS:.0f} s"
+                )
         return bytes(body)
 
     def _current_session(self) -> requests.Session:
@@ -348,20 +371,15 @@ def _checked(answer: _Answer, path: str, server: str, permission: str) -> bytes:
         msgspec.json.decode(answer.body, type=_TypeMeta)
     except (msgspec.MsgspecError, ValueError) as error:
         kind = answer.headers.get("Content-Type", "no content type")
-        raise Garbled(
+        raise GarbledError(
             f"{server}: {permission}: the answer is not a Kubernetes object ({kind}):"
             " is this the address of an API server, or does a proxy answer in its place?"
         ) from error
     return answer.body
 
 
-def _worth_repeating(error: Unreachable) -> bool:
-    """Whether the connection broke after it stood: refused, DNS, TLS and timeouts stay so."""
-    return any(words in str(error) for words in ("was cut", "was reset", "closed connection"))
-
-
 def _retry_after(answer: _Answer, delay: float) -> float:
-    """The wait that the server asks for, in seconds or as a date, within bounds."""
+    """The wait that the server asks for, in seconds (it sends no dates), within bounds."""
     value = answer.headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():
         return min(float(value), _MAX_DELAY)

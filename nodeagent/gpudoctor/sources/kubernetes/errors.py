@@ -13,27 +13,41 @@ class ApiError(InputError):
     """The API server did not give what was asked for."""
 
 
-class Unreachable(ApiError):
-    """No HTTP answer: name not resolved, connection refused, TLS, timed out, cut off."""
+class UnreachableError(ApiError):
+    """No whole HTTP answer: name not resolved, connection refused, TLS, timed out, cut off.
+
+    `broken` tells a connection that stood and then broke: asking again may help.
+    """
+
+    def __init__(self, message: str, *, broken: bool = False) -> None:
+        super().__init__(message)
+        self.broken = broken
 
 
-class Unauthorized(ApiError):
+class UnauthorizedError(ApiError):
     """401: the credentials are missing, wrong or expired."""
 
 
-class Forbidden(ApiError):
+class ForbiddenError(ApiError):
     """403: the credentials lack a permission, which the message names as RBAC does."""
 
 
-class NotFound(ApiError):
+class NotFoundError(ApiError):
     """404: there is no such object."""
 
 
-class NotServed(NotFound):
-    """404: the API server does not serve that kind in any version we know."""
+class NotServedError(NotFoundError):
+    """404: the API server does not serve that kind in any version that was tried.
+
+    `all_tried` is False if there were older versions left and no request to spend on them.
+    """
+
+    def __init__(self, message: str, *, all_tried: bool = True) -> None:
+        super().__init__(message)
+        self.all_tried = all_tried
 
 
-class Refused(ApiError):
+class RefusedError(ApiError):
     """Any other status; `status` is its code."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -41,5 +55,5 @@ class Refused(ApiError):
         self.status = status
 
 
-class Garbled(ApiError):
+class GarbledError(ApiError):
     """The answer is not what a Kubernetes API server sends."""

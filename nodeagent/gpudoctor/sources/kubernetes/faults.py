@@ -13,18 +13,19 @@ from urllib3.exceptions import NameResolutionError
 
 from gpudoctor.sources.kubernetes.errors import (
     ApiError,
-    Forbidden,
-    NotFound,
-    NotServed,
-    Refused,
-    Unauthorized,
-    Unreachable,
+    ForbiddenError,
+    NotFoundError,
+    NotServedError,
+    RefusedError,
+    UnauthorizedError,
+    UnreachableError,
 )
 
 _HOSTNAME_MISMATCH = (62, 64)
 _EXPIRED = (9, 10)
 _FORBIDDEN_USER = re.compile(r'User "([^"]*)"')
 _SNIPPET = 200
+_BROKEN = (ConnectionResetError, BrokenPipeError)
 
 
 class _Details(msgspec.Struct):
@@ -54,7 +55,7 @@ def refusal(code: int, body: bytes, permission: str, server: str, origin: str) -
     status = status_of(body)
     said = (status.message if status else None) or _snippet(body)
     if code == 401:
-        return Unauthorized(
+        return UnauthorizedError(
             f"{server}: the credentials of {origin} are not accepted (401: {said});"
             " they may have expired: log in again"
         )
@@ -62,28 +63,33 @@ def refusal(code: int, body: bytes, permission: str, server: str, origin: str) -
         return _forbidden(status, said, permission)
     if code == 404:
         if status is None or status.details is None or not status.details.name:
-            return NotServed(f"{server} does not serve this ({permission}: 404 {said})")
-        return NotFound(f"not found: {said}")
+            return NotServedError(f"{server} does not serve this ({permission}: 404 {said})")
+        return NotFoundError(f"not found: {said}")
     if 300 <= code < 400:
-        return Refused(
+        return RefusedError(
             f"{server} redirects ({code}), which an API server does not: check the server's URL",
             code,
         )
-    return Refused(f"{server}: {permission} failed with HTTP {code}: {said}", code)
+    return RefusedError(f"{server}: {permission} failed with HTTP {code}: {said}", code)
 
 
-def _forbidden(status: Status | None, said: str, permission: str) -> Forbidden:
+def _forbidden(status: Status | None, said: str, permission: str) -> ForbiddenError:
     user = _FORBIDDEN_USER.search(said)
     if user and user[1] == "system:anonymous":
-        return Forbidden(f"needs {permission}: no credentials were sent or accepted (anonymous)")
+        return ForbiddenError(
+            f"needs {permission}: no credentials were sent or accepted (anonymous)"
+        )
     if status is not None and user:
-        return Forbidden(f"needs {permission}: user {user[1]!r} may not")
-    return Forbidden(f"needs {permission}: {said}")
+        return ForbiddenError(f"needs {permission}: user {user[1]!r} may not")
+    return ForbiddenError(f"needs {permission}: {said}")
 
 
-def unreachable(error: Exception, server: str, proxy: str | None) -> Unreachable:
+def unreachable(error: Exception, server: str, proxy: str | None) -> UnreachableError:
     """Return the error for a request that got no whole HTTP answer."""
-    return Unreachable(f"{server}: {_reason(error, proxy)}")
+    broken = isinstance(error, requests.exceptions.ChunkedEncodingError) or any(
+        isinstance(link, _BROKEN) for link in _chain(error)
+    )
+    return UnreachableError(f"{server}: {_reason(error, proxy)}", broken=broken)
 
 
 def _reason(error: Exception, proxy: str | None) -> str:
@@ -107,12 +113,12 @@ def _known(error: BaseException) -> str | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate(error)
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason or error}): is it an HTTPS server, and the certificate right?"
+        return f"TLS failed ({error.reason}): is this an HTTPS server, and our certificate right?"
     if isinstance(error, NameResolutionError | socket.gaierror):
         return "the host name cannot be resolved (DNS)"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused: is the address and port right, is the server up?"
-    if isinstance(error, ConnectionResetError | BrokenPipeError):
+    if isinstance(error, _BROKEN):
         return "the connection was reset"
     return None
 

@@ -276,7 +276,8 @@ def _credentials(
 def _checked(spec: ExecSpec, path: Path, origin: str) -> ExecSpec:
     if spec.api_version not in EXEC_VERSIONS:
         raise InputError(
-            f"{origin}: exec apiVersion {spec.api_version!r}: this reads {' and '.join(EXEC_VERSIONS)}"
+            f"{origin}: exec apiVersion {spec.api_version!r} is not one of"
+            f" {', '.join(EXEC_VERSIONS)}"
         )
     if not spec.command:
         raise InputError(f"{origin}: exec has no command")

@@ -37,8 +37,10 @@ class _Adapter(HTTPAdapter):
                 self._tls["server_hostname"] = server_name
         super().__init__()
 
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs, **self._tls)
+    def init_poolmanager(
+        self, connections: int, maxsize: int, block: bool = False, **kwargs: Any
+    ) -> None:
+        super().init_poolmanager(connections, maxsize, block, **kwargs, **self._tls)
 
     def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
         return super().proxy_manager_for(proxy, **kwargs, **self._tls)
@@ -84,14 +86,14 @@ def _context(cluster: Cluster, identity: Identity, origin: str) -> ssl.SSLContex
 
 def _has_system_roots() -> bool:
     paths = ssl.get_default_verify_paths()
-    return paths.cafile is not None or paths.capath is not None
+    return any((paths.cafile, paths.capath))
 
 
 def _text(cluster: Cluster, origin: str) -> str | None:
     if cluster.authority is None:
         return None
     try:
-        text = cluster.authority.decode("utf-8")
+        text = cluster.authority.decode("ascii", "ignore")  # a bundle may have comments
         ssl.create_default_context(cadata=text)
     except (ValueError, ssl.SSLError) as error:
         raise InputError(f"{origin}: certificate-authority is not a PEM certificate") from error
