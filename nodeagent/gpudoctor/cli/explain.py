@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpudoctor import diagnosis, readings, registry
+from gpudoctor import readings, registry
 from gpudoctor.cli import output
 from gpudoctor.report import Report
 from gpudoctor.sources.text import STDIN, TextInput, open_input
@@ -37,15 +37,4 @@ def command(
 
 def _explain(text: TextInput, kind: str | None, checks: registry.Registry) -> Report:
     text_format = readings.load(kind) if kind else readings.recognise(text)
-    reading = text_format.read(text)
-    found = diagnosis.diagnose(
-        checks, reading.facts, is_complete=reading.is_complete, unknown=reading.unknown
-    )
-    return diagnosis.report(
-        found,
-        reading.subject,
-        observed_at=reading.observed_at,
-        needed_unknown=reading.needed_unknown,
-        starting=reading.starting,
-        facts=reading.published,
-    )
+    return readings.judge(text_format.read(text), checks)
