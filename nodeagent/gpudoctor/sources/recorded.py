@@ -11,7 +11,7 @@ from gpudoctor.errors import InputError
 from gpudoctor.sources import bundle
 from gpudoctor.sources.bundle import Bundle, Scope
 from gpudoctor.sources.kubernetes import documents
-from gpudoctor.sources.text import TextInput, open_input
+from gpudoctor.sources.text import open_input
 
 LOOSE_LOG = "?/"
 """Prefix of the key of a log that came as a file of its own: whose it is, the reader knows."""
@@ -22,7 +22,7 @@ def load(names: Iterable[str]) -> Bundle:
 
     The whole is complete only if each part is. A text that is neither bundle nor dump is a log.
     """
-    parts = [_read(open_input(name)) for name in names]
+    parts = [_read(name) for name in names]
     if len(parts) == 1:
         return parts[0]
     complete = all(part.scope.objects == "complete" for part in parts if part.objects)
@@ -46,8 +46,9 @@ def _common_kinds(parts: list[Bundle]) -> tuple[str, ...]:
     return tuple(sorted(set.intersection(*kinds))) if kinds else ()
 
 
-def _read(text: TextInput) -> Bundle:
-    raw = text.read()
+def _read(name: str) -> Bundle:
+    with open_input(name) as text:
+        raw = text.read()
     if bundle.is_bundle(raw):
         return bundle.decode(raw, text.name)
     if _is_dump(text.head):
