@@ -19,7 +19,9 @@ from gpudoctor.registry import Registry
 from gpudoctor.report import Report, ReportSubject, Unknown
 from gpudoctor.sources.text import TextInput
 
-_MODULES: dict[str, str] = {}
+_MODULES: dict[str, str] = {
+    "topology": "gpudoctor.readings.topology",
+}
 """Format name -> module with its FORMAT; the names are the values of `--kind`."""
 
 
