@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests import cases_k8s
 
 from gpudoctor.report import Report, Severity
+from tests import cases_k8s
 
 Case = dict[str, Any]
 
