@@ -30,7 +30,8 @@ def command(
     checks = registry.load()
     status = 0
     for name in files or (STDIN,):
-        report = _explain(open_input(name), kind, checks)
+        with open_input(name) as text:
+            report = _explain(text, kind, checks)
         status = max(status, output.emit(report, **emitting))
     ctx.exit(status)
 

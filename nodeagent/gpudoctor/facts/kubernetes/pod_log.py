@@ -46,7 +46,8 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "shm": re.compile(
         r"Error while creating shared memory segment|failed to extend /dev/shm/"
         r"|posix_fallocate failed ?: No space left|unable to (?:write to|open shared memory) "
-        r".*(?:torch_|/dev/shm)|insufficient shared memory \(shm\)|No space left on device.*/dev/shm"
+        r".*(?:torch_|/dev/shm)|insufficient shared memory \(shm\)"
+        r"|No space left on device.*/dev/shm"
         r"|/dev/shm.*No space left on device"
         r"|DataLoader worker \(pid[^)]*\) is killed by signal: Bus error"
         r"|The object store .*/dev/shm"
@@ -74,6 +75,20 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "driver-missing": re.compile(
         r"NVML: (?:Driver Not Loaded|ERROR_DRIVER_NOT_LOADED)|NVIDIA-SMI has failed because it "
         r"couldn't communicate with the NVIDIA driver|nvml error: driver not loaded"
+    ),
+    "driver-not-in-container": re.compile(
+        r"libcuda\.so(?:\.1)?: cannot open|Found no NVIDIA driver on your system"
+        r"|couldn't find libnvidia-ml"
+    ),
+    "nccl-network": re.compile(r"NCCL INFO Using network (?P<network>\S.*?)\s*$"),
+    "nccl-no-device": re.compile(
+        r"NCCL (?:INFO|WARN) NET/IB ?: No device found"
+        r"|NCCL WARN Call to ibv_open_device failed|NCCL WARN .*Unable to open device"
+    ),
+    "nccl-no-interface": re.compile(r"NCCL WARN Bootstrap ?: no socket interface found"),
+    # vLLM's start-up check, before it has taken any memory itself.
+    "gpu-memory-taken": re.compile(
+        r"Free memory on device \S*\s*\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)"
     ),
     "memlock": re.compile(
         r"ibv_(?:reg_mr(?:_iova2)?|create_cq|create_qp)\b.*Cannot allocate memory"

@@ -6,16 +6,29 @@ from datetime import datetime
 
 import msgspec
 
-from gpudoctor.facts.kubernetes import components, fields, placement, pod_log, scheduler_message
+from gpudoctor.facts.kubernetes import (
+    components,
+    config_maps,
+    fields,
+    networks,
+    placement,
+    pod_log,
+    quotas,
+    scheduler_message,
+)
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.components import Component
+from gpudoctor.facts.kubernetes.config_maps import KubeletConfig, RdmaPool
 from gpudoctor.facts.kubernetes.model import Event, Node, Occupant, Pod, Scope
+from gpudoctor.facts.kubernetes.networks import Attachment, NetworkDefinition
 from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.pod_log import LogLine
+from gpudoctor.facts.kubernetes.quotas import ResourceQuota
 from gpudoctor.facts.kubernetes.scheduler_message import SchedulerMessage
 from gpudoctor.report import Evidence, Subject
 
 PREVIOUS = "!previous"
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 
 
 class PodLogLine(msgspec.Struct, frozen=True):
@@ -52,6 +65,7 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     `fits` has every known node for a pod that is not bound, else only its own. `nodes_missing`
     is how many nodes the scheduler counted beyond those of the input. `siblings` have the same
     controller, `peers` belong to the same distributed job (the pod itself left out of both).
+    `bypassing` are pods on the same node that set NVIDIA_VISIBLE_DEVICES themselves.
     """
 
     pod: Pod
@@ -67,6 +81,14 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     siblings: tuple[Pod, ...] = ()
     peers: tuple[Pod, ...] = ()
     neighbours: tuple[Occupant, ...] = ()
+    rdma_pools: tuple[RdmaPool, ...] = ()
+    kubelet_configs: tuple[KubeletConfig, ...] = ()
+    quotas: tuple[ResourceQuota, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    networks: tuple[NetworkDefinition, ...] = ()
+    admitted_by: tuple[Evidence, ...] = ()
+    owner_events: tuple[Event, ...] = ()
+    bypassing: tuple[Pod, ...] = ()
     scope: Scope = Scope()
     now: datetime | None = None
 
@@ -84,6 +106,14 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(event for event in self.events if event.reason in reasons)
 
 
+class RefusedPod(msgspec.Struct, frozen=True):
+    """A pod that does not exist because its controller was refused when it made it."""
+
+    subject: Subject
+    events: tuple[Event, ...]
+    quotas: tuple[ResourceQuota, ...] = ()
+
+
 # Labels that the members of one distributed job share, most specific first.
 _GROUP_LABELS = (
     "jobset.sigs.k8s.io/jobset-name",
@@ -99,14 +129,21 @@ _GROUP_LABELS = (
 )
 
 
-def read(cluster: Cluster, pod: Pod, logs: dict[str, str]) -> PodSituation:
-    """Gather what the input says about this pod."""
+def read(
+    cluster: Cluster,
+    pod: Pod,
+    logs: dict[str, str],
+    cluster_components: tuple[Component, ...] | None = None,
+) -> PodSituation:
+    """Gather what the input says about this pod; `cluster_components` saves reading them anew."""
     events = tuple(cluster.events_of("Pod", pod.meta.name, pod.meta.namespace, pod.meta.uid))
     failure = _failure(pod, events)
     node = cluster.nodes.get(pod.node) if pod.node else None
     considered = ([node] if node else []) if pod.node else list(cluster.nodes.values())
     counted = failure.message.nodes if failure else None
-    found_components = components.read(cluster)
+    found_components = (
+        components.read(cluster) if cluster_components is None else cluster_components
+    )
     return PodSituation(
         pod=pod,
         node=node,
@@ -118,16 +155,47 @@ def read(cluster: Cluster, pod: Pod, logs: dict[str, str]) -> PodSituation:
         events=events,
         failure=failure,
         components=found_components,
-        lines=_lines(pod, logs),
+        lines=log_lines(pod, logs),
         component_lines=tuple(
-            line for part in found_components for owned in part.pods for line in _lines(owned, logs)
+            line
+            for part in found_components
+            for owned in part.pods
+            for line in log_lines(owned, logs)
         ),
         has_log=any(key.startswith(f"{pod.meta.short}/") for key in logs),
         siblings=_siblings(cluster, pod),
         peers=_peers(cluster, pod),
         neighbours=tuple(_others(cluster, pod.node, pod)) if pod.node else (),
+        rdma_pools=config_maps.rdma_pools(cluster.of_kind("", "ConfigMap")),
+        kubelet_configs=config_maps.kubelet_configs(cluster.of_kind("", "ConfigMap")),
+        quotas=quotas.read(cluster.of_kind("", "ResourceQuota"), pod.meta.namespace),
+        attachments=networks.attachments(pod.meta),
+        networks=networks.definitions(
+            cluster.of_kind("k8s.cni.cncf.io", "NetworkAttachmentDefinition")
+        ),
+        owner_events=_owner_events(cluster, pod),
+        bypassing=_bypassing(cluster, pod),
         scope=cluster.scope,
         now=cluster.now,
+    )
+
+
+def read_refused(cluster: Cluster, name: str, namespace: str | None) -> RefusedPod | None:
+    """Return what is said about a pod of that name that could not be made, None if nothing is."""
+    said = [
+        event
+        for event in cluster.events
+        if event.reason == "FailedCreate"
+        and name.startswith(event.about.name)
+        and namespace in (None, event.about.namespace)
+    ]
+    if not said:
+        return None
+    where = said[-1].about.namespace
+    return RefusedPod(
+        subject=Subject("Pod", name, where),
+        events=tuple(event for event in said if event.about.namespace == where),
+        quotas=quotas.read(cluster.of_kind("", "ResourceQuota"), where),
     )
 
 
@@ -158,7 +226,34 @@ def _failure(pod: Pod, events: tuple[Event, ...]) -> SchedulingFailure | None:
     return None
 
 
-def _lines(pod: Pod, logs: dict[str, str]) -> tuple[PodLogLine, ...]:
+def _owner_events(cluster: Cluster, pod: Pod) -> tuple[Event, ...]:
+    """What is said about the pod's controller, which is where refused creations are reported."""
+    if pod.meta.owner is None:
+        return ()
+    kind, _, name = pod.meta.owner.partition("/")
+    return tuple(cluster.events_of(kind, name, pod.meta.namespace))
+
+
+def _bypassing(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:
+    own = (pod.meta.namespace, pod.meta.name)
+    if pod.node is None:
+        return ()
+    others = (
+        cluster.pod(entry)
+        for entry in cluster.pods
+        if entry.node == pod.node
+        and (entry.namespace, entry.name) != own
+        and VISIBLE_DEVICES.encode() in bytes(entry.raw)
+    )
+    return tuple(
+        other
+        for other in others
+        if not other.is_terminal and any(VISIBLE_DEVICES in c.env for c in other.containers)
+    )
+
+
+def log_lines(pod: Pod, logs: dict[str, str]) -> tuple[PodLogLine, ...]:
+    """Return the telling lines of all logs of a pod, those before a restart first."""
     found: list[PodLogLine] = []
     for container in pod.containers:
         key = f"{pod.meta.short}/{container.name}"
