@@ -84,6 +84,10 @@ def command(
 
 
 def _read(read_from: Bundle, target: Target) -> Reading:
+    if target.is_host and read_from.hosts:
+        from gpudoctor.readings import host
+
+        return host.read_recorded(read_from)
     from gpudoctor.readings import kubernetes  # imported late: a host needs none of it
 
     source = kubernetes.Input(read_from)
