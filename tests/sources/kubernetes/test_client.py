@@ -10,6 +10,16 @@ from typing import Any
 
 import pytest
 import trustme
+from tests.sources.kubernetes.api_server import (
+    UNSERVED,
+    Answer,
+    ApiServer,
+    Asked,
+    forbidden,
+    proxying,
+    serving,
+    status,
+)
 
 from gpudoctor.errors import InputError
 from gpudoctor.sources.kubernetes import kinds
@@ -24,16 +34,6 @@ from gpudoctor.sources.kubernetes.errors import (
     RefusedError,
     UnauthorizedError,
     UnreachableError,
-)
-from tests.sources.kubernetes.api_server import (
-    UNSERVED,
-    Answer,
-    ApiServer,
-    Asked,
-    forbidden,
-    proxying,
-    serving,
-    status,
 )
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trainer-0", "namespace": "ml"}}

@@ -36,8 +36,7 @@ _BUDGET_OF_MANY = 80
 _LOG_HEAD_BYTES = 4 << 20
 _LOG_TAIL_LINES = 5_000
 _LOG_TAIL_BYTES = 2 << 20
-_LOG_GAP = "\n... [gpudoctor: the middle of a long log was not read] ...\n"
-_OVERLAP = 256
+_LOG_GAP = "... [gpudoctor: the middle of a long log was not read] ...\n"
 _FEW_NODES = 3
 _NEAR_NAMES = 8
 
@@ -364,10 +363,14 @@ def _each(
 
 def _joined(head: str, tail: str) -> str:
     """Head and tail of a log as one text, without what both have."""
-    overlap = head.rfind(tail[:_OVERLAP]) if tail else -1
-    if overlap >= 0:
-        return head[:overlap] + tail
-    return head.rpartition("\n")[0] + _LOG_GAP + tail
+    whole_lines = head[: head.rfind("\n") + 1]
+    first = tail.partition("\n")[0] + "\n"
+    start = whole_lines.find(first)
+    while start >= 0:
+        if tail.startswith(whole_lines[start:]):
+            return whole_lines[:start] + tail
+        start = whole_lines.find(first, start + 1)
+    return whole_lines + _LOG_GAP + tail
 
 
 def _view(raw: msgspec.Raw, view: type[V]) -> V:
