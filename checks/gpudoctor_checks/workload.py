@@ -17,7 +17,7 @@ from gpudoctor.facts.kubernetes.health import State, Unexplained
 from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Pod
 from gpudoctor.facts.kubernetes.model import State as ContainerState
 from gpudoctor.facts.kubernetes.situation import VISIBLE_DEVICES, PodLogLine, PodSituation
-from gpudoctor.report import Certainty, Evidence, Severity
+from gpudoctor.report import Certainty, Evidence, Severity, Unknown
 from gpudoctor_checks import supply
 
 CHECKS = CheckSet()
@@ -414,16 +414,24 @@ def _has_rdma(pod: Pod) -> bool:
 def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
     """One pod of several with GPUs runs on a node that offers RDMA, and asks for none."""
     pod, node = situation.pod, situation.node
-    if node is None or not _asks_gpus(pod) or _has_rdma(pod) or pod.is_terminal:
+    if not _asks_gpus(pod) or _has_rdma(pod) or pod.is_terminal:
+        return
+    networks_used = [line.line.groups["network"] for line in situation.lines_of("nccl-network")]
+    on_sockets = bool(networks_used) and all(name == "Socket" for name in networks_used)
+    no_device = situation.lines_of("nccl-no-device")
+    if node is None:
+        if on_sockets and no_device:
+            yield Unknown(
+                f"Node/{pod.node}",
+                "it is not in the input: NCCL goes over sockets, and whether the node offers RDMA "
+                "decides if that is a fault",
+            )
         return
     offered = {
         name: amount
         for name, amount in node.allocatable.items()
         if resources.is_rdma(name) and amount > 0
     }
-    networks_used = [line.line.groups["network"] for line in situation.lines_of("nccl-network")]
-    on_sockets = bool(networks_used) and all(name == "Socket" for name in networks_used)
-    no_device = situation.lines_of("nccl-no-device")
     if not offered or not (_is_multi_pod(situation) or on_sockets):
         return
     if networks_used and not on_sockets:

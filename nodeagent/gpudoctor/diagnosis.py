@@ -34,11 +34,15 @@ class RuleError(Exception):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Linked findings, worst first, the ids of the roots among them, and what is unknown."""
+    """Linked findings, worst first, the ids of the roots among them, and what is unknown.
+
+    `needed_unknown` says that a check could not judge, for want of a fact or because it broke.
+    """
 
     findings: tuple[Finding, ...]
     root_ids: tuple[str, ...]
     unknown: tuple[Unknown, ...]
+    needed_unknown: bool = False
 
 
 def diagnose(
@@ -63,9 +67,15 @@ def diagnose(
         drafts += more
         unknowns += missing
     drafts = [(draft, entry) for draft, entry in drafts if selected(entry)]
+    needed_unknown = bool(unknowns)
     unknowns = [*registry.broken, *unknown, *unknowns]
     findings, root_ids = _link(_merge(drafts), is_complete)
-    return Diagnosis(findings=findings, root_ids=root_ids, unknown=tuple(dict.fromkeys(unknowns)))
+    return Diagnosis(
+        findings=findings,
+        root_ids=root_ids,
+        unknown=tuple(dict.fromkeys(unknowns)),
+        needed_unknown=needed_unknown,
+    )
 
 
 def _run_all(
@@ -292,7 +302,8 @@ def report(
         children=children,
         facts=facts or {},
     )
-    verdict = _verdict(built, needed_unknown=needed_unknown, starting=starting)
+    unsure = needed_unknown or diagnosis.needed_unknown
+    verdict = _verdict(built, needed_unknown=unsure, starting=starting)
     return msgspec.structs.replace(built, verdict=verdict)
 
 

@@ -20,6 +20,7 @@ from gpudoctor.report import Report, ReportSubject, Unknown
 from gpudoctor.sources.text import TextInput
 
 _MODULES: dict[str, str] = {
+    "topology": "gpudoctor.readings.topology",
     "kubectl-describe": "gpudoctor.readings.kubectl_describe",
     "kubectl-events": "gpudoctor.readings.kubectl_events",
     "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",

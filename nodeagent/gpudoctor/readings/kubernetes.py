@@ -48,6 +48,7 @@ class Input:
         self.recorded = recorded
         scope = Scope(
             complete=recorded.scope.objects == "complete",
+            complete_kinds=frozenset(recorded.scope.complete_kinds),
             denied=tuple(recorded.scope.denied),
         )
         self.cluster = Cluster(recorded.objects, scope, fields.moment(recorded.now))
@@ -81,6 +82,24 @@ def find_pod(cluster: Cluster, name: str, namespace: str | None) -> PodEntry:
     wanted = f"{namespace}/{name}" if namespace else name
     hint = f"near it: {', '.join(near[:_NEAR_NAMES])}" if near else f"it holds {len(known)} pods"
     raise InputError(f"pod {wanted} is not in the input; {hint}")
+
+
+def read_pod_named(source: Input, name: str, namespace: str | None) -> Reading:
+    """Read the pod of that name, or what is said about pods that could not be made."""
+    try:
+        entry = find_pod(source.cluster, name, namespace)
+    except InputError:
+        refused = situation.read_refused(source.cluster, name, namespace)
+        if refused is None:
+            raise
+        return Reading(
+            subject=ReportSubject("Pod", name, refused.subject.namespace),
+            facts=(refused,),
+            observed_at=source.observed_at,
+            unknown=tuple(_unknowns(source.cluster)),
+            is_complete=source.cluster.scope.has_all,
+        )
+    return read_pod(source, entry)
 
 
 def read_pod(source: Input, entry: PodEntry) -> Reading:

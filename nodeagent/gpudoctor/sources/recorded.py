@@ -32,11 +32,18 @@ def load(names: Iterable[str]) -> Bundle:
             objects="complete" if complete else "partial",
             denied=tuple(denied for part in parts for denied in part.scope.denied),
             roots=tuple(root for part in parts for root in part.scope.roots),
+            complete_kinds=_common_kinds(parts),
         ),
         objects=tuple(raw for part in parts for raw in part.objects),
         logs={key: text for part in parts for key, text in part.logs.items()},
         hosts={name: host for part in parts for name, host in part.hosts.items()},
     )
+
+
+def _common_kinds(parts: list[Bundle]) -> tuple[str, ...]:
+    """Kinds that each part with objects read whole."""
+    kinds = [set(part.scope.complete_kinds) for part in parts if part.objects]
+    return tuple(sorted(set.intersection(*kinds))) if kinds else ()
 
 
 def _read(name: str) -> Bundle:

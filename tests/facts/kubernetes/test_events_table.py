@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpudoctor.facts.kubernetes import events_table, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gpudoctor.facts.kubernetes import events_table, parse
 
 DATA = Path(__file__).parents[2] / "data" / "describe"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -106,6 +106,14 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(event for event in self.events if event.reason in reasons)
 
 
+class RefusedPod(msgspec.Struct, frozen=True):
+    """A pod that does not exist because its controller was refused when it made it."""
+
+    subject: Subject
+    events: tuple[Event, ...]
+    quotas: tuple[ResourceQuota, ...] = ()
+
+
 # Labels that the members of one distributed job share, most specific first.
 _GROUP_LABELS = (
     "jobset.sigs.k8s.io/jobset-name",
@@ -169,6 +177,25 @@ def read(
         bypassing=_bypassing(cluster, pod),
         scope=cluster.scope,
         now=cluster.now,
+    )
+
+
+def read_refused(cluster: Cluster, name: str, namespace: str | None) -> RefusedPod | None:
+    """Return what is said about a pod of that name that could not be made, None if nothing is."""
+    said = [
+        event
+        for event in cluster.events
+        if event.reason == "FailedCreate"
+        and name.startswith(event.about.name)
+        and namespace in (None, event.about.namespace)
+    ]
+    if not said:
+        return None
+    where = said[-1].about.namespace
+    return RefusedPod(
+        subject=Subject("Pod", name, where),
+        events=tuple(event for event in said if event.about.namespace == where),
+        quotas=quotas.read(cluster.of_kind("", "ResourceQuota"), where),
     )
 
 
