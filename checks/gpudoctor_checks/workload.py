@@ -1,5 +1,663 @@
-"""What the pod asks for, its limits, probes, environment and engine flags."""
+"""What the pod asks for, and how its containers end: limits, probes, environment, engine flags.
 
-from gpudoctor.checking import CheckSet
+A setting whose harm shows nowhere (status, events, log) is information; with the harm it is the
+cause. A field that the API server filled in by itself is never held against the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+
+from gpudoctor.checking import CheckSet, Draft, Result, finding
+from gpudoctor.facts.kubernetes import engine_flags, networks, resources
+from gpudoctor.facts.kubernetes.components import Trouble, troubles
+from gpudoctor.facts.kubernetes.health import State, Unexplained
+from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Pod
+from gpudoctor.facts.kubernetes.model import State as ContainerState
+from gpudoctor.facts.kubernetes.situation import VISIBLE_DEVICES, PodLogLine, PodSituation
+from gpudoctor.report import Certainty, Evidence, Severity, Unknown
+from gpudoctor_checks import supply
 
 CHECKS = CheckSet()
+
+SHM = "/dev/shm"  # noqa: S108 - the path inside a container, not a file of ours
+_DEFAULT_SHM = "64 MiB"
+_INFINIBAND = "/dev/infiniband"
+_GRACE = timedelta(seconds=40)
+_KILLED = (137, 143)
+_NOT_RUN = 128
+_SHOWN = 3
+
+
+def _gpu_containers(situation: PodSituation) -> list[Container]:
+    return [
+        container
+        for container in situation.pod.containers
+        if any(resources.is_gpu(name) for name in container.limits | container.requests)
+        or container.claims
+    ]
+
+
+def shm_limit(pod: Pod, container: Container) -> Decimal | None:
+    """Return the size of the container's /dev/shm in bytes, None where memory is the only limit."""
+    if pod.host_ipc:
+        return None
+    for mount in container.mounts:
+        if mount.path.rstrip("/") == SHM:
+            volume = next((v for v in pod.volumes if v.name == mount.volume), None)
+            if volume is None or not volume.empty_dir or volume.medium != "Memory":
+                return None
+            return volume.size_limit
+    return Decimal(64 * 2**20)
+
+
+@CHECKS.check(PodSituation)
+def shm_too_small(situation: PodSituation) -> Iterator[Result]:
+    """The log shows that /dev/shm ran out; or several GPUs share the runtime's default size."""
+    pod = situation.pod
+    lines = situation.lines_of("shm")
+    if lines:
+        container = pod.container(lines[-1].container)
+        limit = shm_limit(pod, container) if container else None
+        size = f"{limit / 2**20:.0f} MiB" if limit is not None else "as large as memory allows"
+        mounted = any(m.path.rstrip("/") == SHM for m in (container.mounts if container else ()))
+        shown = "emptyDir with medium Memory" if mounted else f"not mounted: default {_DEFAULT_SHM}"
+        yield finding(
+            "shm-too-small",
+            pod.subject,
+            f"Container {lines[-1].container} cannot get the shared memory it wants; its {SHM} is "
+            f"{size}.",
+            *(line.evidence for line in lines[-_SHOWN:]),
+            Evidence(pod.meta.path, f"spec.volumes, volumeMounts [{SHM}]", shown),
+            *_parallel_evidence(pod, container),
+            values={"pod": pod.meta.short},
+            fix=_SHM_PATCH,
+        )
+        return
+    for container in _gpu_containers(situation):
+        gpus = _gpus_of(container)
+        if gpus > 1 and shm_limit(pod, container) == Decimal(64 * 2**20):
+            yield finding(
+                "shm-too-small",
+                pod.subject,
+                f"Container {container.name} has {gpus} GPUs and the default {SHM} of "
+                f"{_DEFAULT_SHM}. Nothing in its log shows that it ran out.",
+                Evidence(pod.meta.path, f"spec.volumes, volumeMounts [{SHM}]", "not mounted"),
+                values={"pod": pod.meta.short},
+                severity=Severity.INFO,
+                certainty=Certainty.POSSIBLE,
+                fix=_SHM_PATCH,
+            )
+            return
+
+
+_SHM_PATCH = (
+    "Add to the pod: volumes: [{name: dshm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}] and to "
+    "the container: volumeMounts: [{name: dshm, mountPath: /dev/shm}]"
+)
+
+
+def _gpus_of(container: Container) -> int:
+    asked = container.requests | container.limits
+    return sum(int(amount) for name, amount in asked.items() if resources.is_gpu(name))
+
+
+def _parallel_evidence(pod: Pod, container: Container | None) -> Iterator[Evidence]:
+    if container is None:
+        return
+    flags = engine_flags.read(container)
+    for written in flags.flags.values():
+        yield Evidence(pod.meta.path, f"spec.containers[{container.name}].args", written)
+
+
+def _ended(situation: PodSituation) -> Iterator[tuple[ContainerStatus, ContainerState, str]]:
+    """Yield containers that have ended badly, with the end and the status field that says so."""
+    for status in situation.pod.statuses:
+        end = status.latest_end
+        if end is None or end.exit_code in (0, None):
+            continue
+        list_name = "initContainerStatuses" if status.is_init else "containerStatuses"
+        which = "state" if status.state.kind == "terminated" else "lastState"
+        yield status, end, f"status.{list_name}[{status.name}].{which}.terminated"
+
+
+def _end_text(status: ContainerStatus, end: ContainerState) -> str:
+    lived = ""
+    if end.started and end.finished and end.finished > end.started:
+        lived = f", lived {(end.finished - end.started).total_seconds():.0f} s"
+    return f"exitCode {end.exit_code}, reason {end.reason}{lived}, {status.restarts} restarts"
+
+
+@CHECKS.check(PodSituation)
+def oom_killed(situation: PodSituation) -> Iterator[Result]:
+    """The kernel ended a container for passing its memory limit."""
+    pod = situation.pod
+    for status, end, field in _ended(situation):
+        if end.reason != "OOMKilled":
+            continue
+        container = pod.container(status.name)
+        limit = container.limits.get("memory") if container else None
+        shown = f"{limit / 2**30:.1f} GiB" if limit else "none set: the node's own memory"
+        shm = container and shm_limit(pod, container) != Decimal(64 * 2**20)
+        counted = f" What it writes to {SHM} counts, too." if shm else ""
+        yield finding(
+            "oom-killed",
+            pod.subject,
+            f"Container {status.name} was killed by the kernel for using more host memory than its "
+            f"limit ({shown}). This is memory of the host, not of the GPU.{counted}",
+            Evidence(pod.meta.path, field, _end_text(status, end)),
+            Evidence(
+                pod.meta.path, f"spec.containers[{status.name}].resources.limits.memory", shown
+            ),
+            values={"container": status.name, "pod": pod.meta.short, "limit": shown},
+            severity=_if_recovered(situation, status),
+        )
+        return
+
+
+def _if_recovered(situation: PodSituation, status: ContainerStatus) -> Severity | None:
+    """A container that has been ready again for long keeps its old end as a warning."""
+    last = status.last.finished
+    if not status.ready or status.state.kind != "running" or last is None or situation.now is None:
+        return None
+    return Severity.WARNING if situation.now - last > timedelta(hours=1) else None
+
+
+@CHECKS.check(PodSituation)
+def liveness_kills(situation: PodSituation) -> Iterator[Result]:
+    """A probe ends the container before it has ever been ready."""
+    pod = situation.pod
+    kills = [
+        event
+        for event in situation.events_with("Killing")
+        if "liveness probe" in event.message or "startup probe" in event.message
+    ]
+    for status, end, field in _ended(situation):
+        container = pod.container(status.name)
+        named = [event for event in kills if status.name in event.message]
+        if not named or container is None or end.reason == "OOMKilled":
+            continue
+        budget = _start_budget(container)
+        if budget is None or not _died_within(end, budget):
+            continue
+        probe = "no startupProbe" if container.startup is None else "startupProbe"
+        liveness = container.startup or container.liveness
+        assert liveness is not None
+        settings = (
+            f"{probe}; initialDelaySeconds {liveness.initial_delay}, periodSeconds "
+            f"{liveness.period}, failureThreshold {liveness.failure_threshold}: "
+            f"{liveness.budget} s in all"
+        )
+        said, unhealthy = named[-1], situation.events_with("Unhealthy")
+        yield finding(
+            "liveness-kills-loading-model",
+            pod.subject,
+            f"The kubelet stops {status.name} after {liveness.budget} s because a probe fails "
+            "while it still starts; exit code 137 or 143 with reason Error is that stop.",
+            Evidence(said.path, f"{said.reason} (x{said.count})", said.message),
+            Evidence(pod.meta.path, field, _end_text(status, end)),
+            Evidence(pod.meta.path, f"spec.containers[{status.name}]", settings),
+            *(Evidence(event.path, event.reason, event.message) for event in unhealthy[-1:]),
+            *(line.evidence for line in situation.lines_of("loading-model")[-1:]),
+            values={"container": status.name, "pod": pod.meta.short},
+            fix=f"Add to container {status.name} a startupProbe with the liveness probe's check, "
+            "periodSeconds: 10 and failureThreshold: 180 (30 min); liveness waits until it passes.",
+        )
+        return
+
+
+def _start_budget(container: Container) -> int | None:
+    probes = [probe.budget for probe in (container.startup, container.liveness) if probe]
+    return sum(probes) if probes else None
+
+
+def _died_within(end: ContainerState, budget: int) -> bool:
+    """Whether the container lived no longer than its probes' budgets and the grace period."""
+    if end.exit_code not in _KILLED and end.exit_code != 0:
+        return False
+    if end.started is None or end.finished is None:
+        return True
+    return end.finished - end.started <= timedelta(seconds=budget * 1.5) + _GRACE
+
+
+@CHECKS.check(PodSituation)
+def tensor_parallel(situation: PodSituation) -> Iterator[Result]:
+    """The engine is told to use more GPUs than the pod (and its group) has."""
+    pod = situation.pod
+    for container in pod.containers:
+        flags = engine_flags.read(container)
+        have = _gpus_of(container) or sum(_gpus_of(other) for other in pod.containers)
+        if not have or not (flags.is_engine or flags.gpus):
+            continue
+        wanted, group = flags.gpus or 0, _group_size(situation, flags)
+        local = flags.local or 0
+        if local <= have and (wanted <= have * group or _is_open_ended(situation, flags)):
+            continue
+        lines = situation.lines_of("tensor-parallel")
+        fails = any(t.kind in ("crash", "exit") for t in troubles(pod))
+        asked = max(wanted, local)
+        yield finding(
+            "tensor-parallel-exceeds-gpus",
+            pod.subject,
+            f"Container {container.name} is told to use {asked} GPUs ("
+            f"{', '.join(flags.flags.values())}) and the pod has {have}"
+            + (f" in a group of {group}." if group > 1 else "."),
+            *(
+                Evidence(pod.meta.path, f"spec.containers[{container.name}]", written)
+                for written in flags.flags.values()
+            ),
+            *(supply.request_evidence(situation, name) for name in supply.gpu_requests(situation)),
+            *(line.evidence for line in lines[-1:]),
+            values={"pod": pod.meta.short, "wanted": str(asked), "offered": str(have * group)},
+            severity=None if lines or fails else Severity.INFO,
+            certainty=Certainty.CERTAIN if lines else Certainty.LIKELY,
+            leans_on=("Pod",),
+        )
+        return
+
+
+_LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+
+
+def _group_size(situation: PodSituation, flags: engine_flags.EngineFlags) -> int:
+    annotated = situation.pod.meta.annotations.get(_LWS_SIZE, "")
+    if annotated.isdecimal():
+        return max(1, int(annotated))
+    return max(1 + len(situation.peers), flags.nodes or 1)
+
+
+def _is_open_ended(situation: PodSituation, flags: engine_flags.EngineFlags) -> bool:
+    """A Ray cluster's size is not in the pod: workers may come from elsewhere."""
+    labels = situation.pod.meta.labels
+    return flags.uses_ray or "ray.io/cluster" in labels
+
+
+@CHECKS.check(PodSituation)
+def gpu_memory(situation: PodSituation) -> Iterator[Result]:
+    """The GPU's memory ran out: by the process itself, or before it had taken any."""
+    pod = situation.pod
+    lines = situation.lines_of("gpu-oom")
+    ended = any(t.kind in ("crash", "exit") for t in troubles(pod)) or pod.phase == "Failed"
+    if not lines or not ended:
+        return
+    taken = [line for line in situation.lines_of("gpu-memory-taken") if _is_mostly_taken(line)]
+    yield finding(
+        "gpu-out-of-memory",
+        pod.subject,
+        f"Container {lines[-1].container} ended when the memory of its GPU was used up.",
+        *(line.evidence for line in lines[-2:]),
+        *_parallel_evidence(pod, pod.container(lines[-1].container)),
+        related=(situation.node.subject,) if situation.node else (),
+        values={"pod": pod.meta.short, "container": lines[-1].container},
+    )
+    if taken and _has_whole_gpus(situation) and not situation.bypassing:
+        groups = taken[-1].line.groups
+        yield finding(
+            "gpu-memory-leak",
+            (situation.node or pod).subject,
+            f"Only {groups['free']} of {groups['total']} GiB were free on the GPU before the "
+            "process took any, although the pod has it to itself: a process that ended has not "
+            "given its memory back, or one outside Kubernetes holds it.",
+            taken[-1].evidence,
+            *(supply.request_evidence(situation, name) for name in supply.gpu_requests(situation)),
+            values={"device": f"a GPU of {pod.node or 'the node'}"},
+            related=(pod.subject,),
+            certainty=Certainty.LIKELY,
+        )
+
+
+def _is_mostly_taken(line: PodLogLine) -> bool:
+    try:
+        free, total = float(line.line.groups["free"]), float(line.line.groups["total"])
+    except (KeyError, ValueError):
+        return False
+    return total > 0 and free < 0.8 * total
+
+
+def _has_whole_gpus(situation: PodSituation) -> bool:
+    """Whether the pod's GPUs are cards of its own: no sharing, no slices."""
+    node = situation.node
+    labels = node.labels if node else {}
+    shared = labels.get("nvidia.com/gpu.sharing-strategy", "none") != "none"
+    names = situation.pod.requests
+    sliced = any(resources.is_accounting(n) or "mig-" in n or n.endswith(".shared") for n in names)
+    return bool(supply.gpu_requests(situation)) and not shared and not sliced
+
+
+@CHECKS.check(PodSituation)
+def bypass(situation: PodSituation) -> Iterator[Result]:
+    """NVIDIA_VISIBLE_DEVICES set by hand: GPUs past the scheduler's accounting, or none at all."""
+    yield from _bypass_of(situation, situation.pod)
+    if situation.lines_of("gpu-oom", "gpu-memory-taken"):
+        for other in situation.bypassing:
+            yield from _bypass_of(situation, other)
+
+
+def _bypass_of(situation: PodSituation, pod: Pod) -> Iterator[Result]:
+    for container in pod.containers:
+        value = container.env.get(VISIBLE_DEVICES)
+        if value is None:
+            continue
+        asked = _gpus_of(container)
+        hides = value.strip().lower() in ("", "void", "none")
+        if hides and not asked:
+            continue
+        if hides:
+            said = f"asks for {asked} GPUs and hides them from itself"
+        elif asked:
+            said = f"asks for {asked} GPUs and sees what {VISIBLE_DEVICES} says instead"
+        else:
+            said = "asks for no GPU and takes them past the scheduler, which counts them as free"
+        yield finding(
+            "device-plugin-bypass-env",
+            pod.subject,
+            f"Container {container.name} {said}.",
+            Evidence(
+                pod.meta.path, f"spec.containers[{container.name}].env[{VISIBLE_DEVICES}]", value
+            ),
+            Evidence(
+                pod.meta.path,
+                f"spec.containers[{container.name}].resources.limits",
+                f"{asked} GPUs",
+            ),
+            *_whole_node_evidence(situation, pod, asked),
+            values={"container": container.name, "pod": pod.meta.short},
+            severity=_bypass_severity(situation, pod, asked, hides),
+            related=(situation.subject,),
+        )
+        return
+
+
+def _bypass_severity(situation: PodSituation, pod: Pod, asked: int, hides: bool) -> Severity | None:
+    """Harmless only where the pod has asked for every GPU of its node anyway."""
+    if hides:
+        return Severity.ERROR if any(troubles(pod)) else None
+    node = situation.node
+    if node is None or not asked:
+        return None
+    total = max(
+        (int(a) for name, a in node.allocatable.items() if resources.is_gpu(name)), default=0
+    )
+    return Severity.INFO if asked >= total > 0 else None
+
+
+def _whole_node_evidence(situation: PodSituation, pod: Pod, asked: int) -> Iterator[Evidence]:
+    if situation.node is not None and pod.node == situation.node.name and not asked:
+        for name in situation.node.allocatable:
+            if resources.is_gpu(name):
+                yield from supply.allocatable_evidence(
+                    [situation.node], name, "counted as free for others"
+                )
+
+
+def _is_multi_pod(situation: PodSituation) -> bool:
+    return any(_asks_gpus(peer) for peer in situation.peers)
+
+
+def _asks_gpus(pod: Pod) -> bool:
+    return any(resources.is_gpu(name) and amount > 0 for name, amount in pod.requests.items())
+
+
+def _has_rdma(pod: Pod) -> bool:
+    """Whether the pod gets RDMA devices by resource, claim, host path or privilege."""
+    if any(resources.is_rdma(name) and amount > 0 for name, amount in pod.requests.items()):
+        return True
+    if any(claim.name != "extended resources" for claim in pod.claims):
+        return True
+    host = any((v.host_path or "").rstrip("/") in (_INFINIBAND, "/dev") for v in pod.volumes)
+    return host or any(container.privileged for container in pod.containers)
+
+
+@CHECKS.check(PodSituation)
+def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
+    """One pod of several with GPUs runs on a node that offers RDMA, and asks for none."""
+    pod, node = situation.pod, situation.node
+    if not _asks_gpus(pod) or _has_rdma(pod) or pod.is_terminal:
+        return
+    networks_used = [line.line.groups["network"] for line in situation.lines_of("nccl-network")]
+    on_sockets = bool(networks_used) and all(name == "Socket" for name in networks_used)
+    no_device = situation.lines_of("nccl-no-device")
+    if node is None:
+        if on_sockets and no_device:
+            yield Unknown(
+                f"Node/{pod.node}",
+                "it is not in the input: NCCL goes over sockets, and whether the node offers RDMA "
+                "decides if that is a fault",
+            )
+        return
+    offered = {
+        name: amount
+        for name, amount in node.allocatable.items()
+        if resources.is_rdma(name) and amount > 0
+    }
+    if not offered or not (_is_multi_pod(situation) or on_sockets):
+        return
+    if networks_used and not on_sockets:
+        return
+    harmed = on_sockets and (no_device or _is_multi_pod(situation))
+    resource = max(offered, key=lambda name: offered[name])
+    said = (
+        "NCCL finds no RDMA device in the container and goes over TCP sockets"
+        if harmed
+        else "Nothing read so far shows which network NCCL uses"
+    )
+    yield finding(
+        "rdma-not-requested",
+        pod.subject,
+        f"{node.name} offers {', '.join(sorted(offered))}, and no container of the pod asks for "
+        f"it, so {_INFINIBAND} is not in its containers. {said}.",
+        *(line.evidence for line in (*no_device[:1], *situation.lines_of("nccl-network")[:1])),
+        Evidence(pod.meta.path, "spec.containers[*].resources", f"no {resource}"),
+        *supply.allocatable_evidence([node], resource, "offered, and not asked for"),
+        *(Evidence(peer.meta.path, "spec.nodeName", peer.node) for peer in situation.peers[:1]),
+        values={"pod": pod.meta.short, "resource": resource},
+        severity=None if harmed else Severity.INFO,
+        certainty=Certainty.CERTAIN if harmed else Certainty.POSSIBLE,
+        related=(node.subject,),
+        fix=f"Add {resource}: 1 to resources.limits (and requests) of the container.",
+    )
+
+
+@CHECKS.check(PodSituation)
+def memlock(situation: PodSituation) -> Iterator[Result]:
+    """RDMA needs locked memory: capability IPC_LOCK, which counts for root alone."""
+    pod = situation.pod
+    lines = situation.lines_of("memlock")
+    if not _has_rdma(pod) and not lines:
+        return
+    for container in _gpu_containers(situation) or list(pod.containers):
+        if container.privileged:
+            continue
+        uid = container.run_as_user if container.run_as_user is not None else pod.run_as_user
+        non_root = uid not in (0, None) or container.run_as_non_root or pod.run_as_non_root
+        has_lock = any(c in ("IPC_LOCK", "CAP_IPC_LOCK", "ALL") for c in container.capabilities)
+        if has_lock and not non_root and pod.host_users:
+            continue
+        yield _memlock_finding(situation, container, lines, non_root, has_lock)
+        return
+
+
+def _memlock_finding(
+    situation: PodSituation,
+    container: Container,
+    lines: tuple[PodLogLine, ...],
+    non_root: bool,
+    has_lock: bool,
+) -> Draft:
+    pod = situation.pod
+    where = f"spec.containers[{container.name}].securityContext"
+    capabilities = ", ".join(container.capabilities) or "none added"
+    if non_root:
+        name, said = "memlock-limit-nonroot", "runs as a user other than root"
+    elif not pod.host_users:
+        name, said = "memlock-limit-nonroot", "runs in a user namespace of its own"
+    else:
+        name, said = "missing-ipc-lock", "runs as root without capability IPC_LOCK"
+    effect = " (it has the capability, which does not take effect for it)" if has_lock else ""
+    harm = "RDMA memory registration failed" if lines else "No failure is in its log"
+    return finding(
+        name,
+        pod.subject,
+        f"Container {container.name} uses RDMA and {said}{effect}: the runtime's limit on locked "
+        f"memory applies. {harm}.",
+        *(line.evidence for line in lines[-1:]),
+        Evidence(pod.meta.path, f"{where}.capabilities.add", capabilities),
+        Evidence(
+            pod.meta.path,
+            f"{where}.runAsUser",
+            str(container.run_as_user if container.run_as_user is not None else pod.run_as_user),
+        ),
+        values={"pod": pod.meta.short, "container": container.name},
+        severity=None if lines else Severity.INFO,
+        certainty=Certainty.LIKELY if lines else Certainty.POSSIBLE,
+    )
+
+
+_IFNAME_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
+
+
+@CHECKS.check(PodSituation)
+def nccl_interface(situation: PodSituation) -> Iterator[Result]:
+    """NCCL is told to use an interface that the pod does not have."""
+    pod = situation.pod
+    known = networks.interfaces(pod.meta)
+    if pod.host_network or (not known and situation.attachments):
+        return
+    have = known | {"lo"} if known else frozenset({"lo", "eth0"})
+    harm = situation.lines_of("nccl-no-interface")
+    fails = any(t.kind in ("crash", "exit") for t in troubles(pod))
+    for container in pod.containers:
+        for variable in _IFNAME_VARIABLES:
+            value = container.env.get(variable, "")
+            if not value or _names_any(value, have):
+                continue
+            yield finding(
+                "nccl-env-names-missing-device",
+                pod.subject,
+                f"{variable}={value} of container {container.name} matches none of the pod's "
+                f"interfaces ({', '.join(sorted(have))}).",
+                Evidence(
+                    pod.meta.path, f"spec.containers[{container.name}].env[{variable}]", value
+                ),
+                Evidence(
+                    pod.meta.path,
+                    "metadata.annotations[k8s.v1.cni.cncf.io/network-status]",
+                    ", ".join(sorted(known)) or "not set: eth0 alone",
+                ),
+                *(line.evidence for line in harm[-1:]),
+                values={"name": variable, "pod": pod.meta.short, "device": value},
+                severity=None if harm or fails else Severity.INFO,
+                certainty=Certainty.CERTAIN if harm else Certainty.LIKELY,
+            )
+            return
+
+
+def _names_any(value: str, interfaces: frozenset[str]) -> bool:
+    """NCCL's rule: a list of prefixes; `=` before it wants exact names, `^` excludes them."""
+    excludes = value.startswith("^")
+    exact = value.lstrip("^").startswith("=")
+    listed = [part.strip() for part in value.lstrip("^=").split(",") if part.strip()]
+
+    def hit(interface: str) -> bool:
+        return any(
+            interface == name.partition(":")[0] if exact else interface.startswith(name)
+            for name in listed
+        )
+
+    usable = [name for name in interfaces if name != "lo"]
+    if excludes:
+        return any(not hit(interface) for interface in usable)
+    return any(hit(interface) for interface in interfaces)
+
+
+@CHECKS.check(PodSituation)
+def peer_failed_first(situation: PodSituation) -> Iterator[Result]:
+    """Another member of the job ended badly before this pod did."""
+    pod = situation.pod
+    own = [end.finished for _, end, _ in _ended(situation) if end.finished]
+    followed = situation.lines_of("peer-lost")
+    if not own and not followed:
+        return
+    first: tuple[Pod, Trouble, ContainerState] | None = None
+    for peer in situation.peers:
+        for status in peer.statuses:
+            end = status.latest_end
+            bad = next((t for t in troubles(peer) if t.container == status.name), None)
+            if end is None or bad is None or end.exit_code in (0, None) or end.finished is None:
+                continue
+            if first is None or (first[2].finished and end.finished < first[2].finished):
+                first = (peer, bad, end)
+    if first is None or first[2].finished is None:
+        return
+    peer, bad, end = first
+    if own and min(own) <= first[2].finished:
+        return
+    yield finding(
+        "peer-pod-failed-first",
+        pod.subject,
+        f"{peer.meta.name} of the same job ended with {end.reason} (exit code {end.exit_code}) "
+        f"before this pod; what this pod reports follows from that. Look there: gpudoctor check "
+        f"--pod {peer.meta.short}",
+        Evidence(
+            peer.meta.path,
+            bad.field,
+            f"{end.reason}, exit code {end.exit_code}, "
+            f"{end.finished.isoformat() if end.finished else ''}",
+        ),
+        *(line.evidence for line in followed[-1:]),
+        *(Evidence(pod.meta.path, field, _end_text(s, e)) for s, e, field in _ended(situation)),
+        values={"pod": pod.meta.short, "name": peer.meta.short},
+        severity=Severity.ERROR if own else None,
+        related=(peer.subject,),
+        leans_on=("Pod",),
+    )
+
+
+@CHECKS.check(Unexplained)
+def unexplained(case: Unexplained) -> Iterator[Result]:
+    """Nothing else explains the pod: its program ended by itself, or the input does not tell."""
+    situation = case.situation
+    ended = [
+        (status, end, field)
+        for status, end, field in _ended(situation)
+        if end.exit_code != _NOT_RUN and end.reason not in ("OOMKilled", "ContainerStatusUnknown")
+    ]
+    if case.health.state is State.NOT_WELL and ended:
+        yield _application_error(situation, *ended[0])
+    elif case.health.state is State.NOT_WELL:
+        yield finding(
+            "insufficient-evidence",
+            situation.subject,
+            f"The pod is not well ({case.health.why}), and what was read does not say why.",
+            case.health.evidence,
+            *([situation.failure.evidence] if situation.failure else []),
+            *(
+                Evidence(event.path, event.reason, event.message)
+                for event in situation.events[-_SHOWN:]
+            ),
+            values={"pod": situation.pod.meta.short},
+        )
+
+
+def _application_error(
+    situation: PodSituation, status: ContainerStatus, end: ContainerState, field: str
+) -> Draft:
+    pod = situation.pod
+    lines = [line for line in situation.lines_of("python-error") if line.container == status.name]
+    signal = {139: "a segmentation fault (SIGSEGV)", 134: "abort (SIGABRT)"}.get(end.exit_code or 0)
+    how = f"with {signal}" if signal else f"with exit code {end.exit_code}"
+    last = lines[-1].line.text if lines else ""
+    reason = last[:80] or how
+    unread = "" if situation.has_log else " Its log was not read."
+    return finding(
+        "application-error",
+        pod.subject,
+        f"Container {status.name} ended {how}; nothing in the pod, its node or its events "
+        f"accounts for it.{unread}",
+        Evidence(pod.meta.path, field, _end_text(status, end), end.message or None),
+        *(line.evidence for line in lines[-1:]),
+        values={"container": status.name, "pod": pod.meta.short, "reason": reason},
+        certainty=Certainty.LIKELY if lines else Certainty.POSSIBLE,
+    )

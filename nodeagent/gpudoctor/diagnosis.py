@@ -34,37 +34,62 @@ class RuleError(Exception):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Linked findings, worst first, the ids of the roots among them, and what is unknown."""
+    """Linked findings, worst first, the ids of the roots among them, and what is unknown.
+
+    `needed_unknown` says that a check could not judge, for want of a fact or because it broke.
+    """
 
     findings: tuple[Finding, ...]
     root_ids: tuple[str, ...]
     unknown: tuple[Unknown, ...]
+    needed_unknown: bool = False
 
 
 def diagnose(
     registry: Registry,
     facts: Sequence[object],
     *,
+    otherwise: Sequence[object] = (),
     is_complete: Callable[[str], bool] = lambda _kind: True,
     unknown: Iterable[Unknown] = (),
     selected: Callable[[Entry], bool] = lambda _entry: True,
 ) -> Diagnosis:
     """Run every check whose fact type is among `facts` and link what they find.
 
+    The checks of `otherwise` run only where nothing of severity warning or above was found.
     `is_complete(kind)` says whether the input holds all objects of that kind; findings that
     lean on a kind it does not are at most `likely`. `unknown` are the facts that the sources
     could not read. `selected` leaves out findings by their catalogue entry.
     """
-    unknowns = [*registry.broken, *unknown]
+    drafts, unknowns = _run_all(registry, facts)
+    if all((d.severity or e.severity) is Severity.INFO for d, e in drafts):
+        more, missing = _run_all(registry, otherwise)
+        drafts += more
+        unknowns += missing
+    drafts = [(draft, entry) for draft, entry in drafts if selected(entry)]
+    needed_unknown = bool(unknowns)
+    unknowns = [*registry.broken, *unknown, *unknowns]
+    findings, root_ids = _link(_merge(drafts), is_complete)
+    return Diagnosis(
+        findings=findings,
+        root_ids=root_ids,
+        unknown=tuple(dict.fromkeys(unknowns)),
+        needed_unknown=needed_unknown,
+    )
+
+
+def _run_all(
+    registry: Registry, facts: Sequence[object]
+) -> tuple[list[tuple[Draft, Entry]], list[Unknown]]:
     drafts: list[tuple[Draft, Entry]] = []
+    unknowns: list[Unknown] = []
     for check in registry:
         for part in facts:
             if isinstance(part, check.takes):
                 found, missing = _run(check, part, registry.catalogue)
-                drafts += [(draft, entry) for draft, entry in found if selected(entry)]
+                drafts += found
                 unknowns += missing
-    findings, root_ids = _link(_merge(drafts), is_complete)
-    return Diagnosis(findings=findings, root_ids=root_ids, unknown=tuple(dict.fromkeys(unknowns)))
+    return drafts, unknowns
 
 
 def _run(
@@ -277,7 +302,8 @@ def report(
         children=children,
         facts=facts or {},
     )
-    verdict = _verdict(built, needed_unknown=needed_unknown, starting=starting)
+    unsure = needed_unknown or diagnosis.needed_unknown
+    verdict = _verdict(built, needed_unknown=unsure, starting=starting)
     return msgspec.structs.replace(built, verdict=verdict)
 
 

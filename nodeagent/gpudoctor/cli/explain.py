@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpudoctor import diagnosis, readings, registry
+from gpudoctor import readings, registry
 from gpudoctor.cli import output
 from gpudoctor.report import Report
 from gpudoctor.sources.text import STDIN, TextInput, open_input
@@ -30,22 +30,12 @@ def command(
     checks = registry.load()
     status = 0
     for name in files or (STDIN,):
-        report = _explain(open_input(name), kind, checks)
+        with open_input(name) as text:
+            report = _explain(text, kind, checks)
         status = max(status, output.emit(report, **emitting))
     ctx.exit(status)
 
 
 def _explain(text: TextInput, kind: str | None, checks: registry.Registry) -> Report:
     text_format = readings.load(kind) if kind else readings.recognise(text)
-    reading = text_format.read(text)
-    found = diagnosis.diagnose(
-        checks, reading.facts, is_complete=reading.is_complete, unknown=reading.unknown
-    )
-    return diagnosis.report(
-        found,
-        reading.subject,
-        observed_at=reading.observed_at,
-        needed_unknown=reading.needed_unknown,
-        starting=reading.starting,
-        facts=reading.published,
-    )
+    return readings.judge(text_format.read(text), checks)

@@ -12,11 +12,19 @@ from typing import Any
 
 import msgspec
 
+from gpudoctor import diagnosis
+from gpudoctor.catalogue import Entry
 from gpudoctor.errors import InputError
-from gpudoctor.report import ReportSubject, Unknown
+from gpudoctor.registry import Registry
+from gpudoctor.report import Report, ReportSubject, Unknown
 from gpudoctor.sources.text import TextInput
 
-_MODULES: dict[str, str] = {}
+_MODULES: dict[str, str] = {
+    "topology": "gpudoctor.readings.topology",
+    "kubectl-describe": "gpudoctor.readings.kubectl_describe",
+    "kubectl-events": "gpudoctor.readings.kubectl_events",
+    "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",
+}
 """Format name -> module with its FORMAT; the names are the values of `--kind`."""
 
 
@@ -24,11 +32,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What one input says: facts for the checks, and `published` for the report's `facts`.
 
     `needed_unknown` says that a fact which the verdict needs could not be read.
-    `is_complete(kind)` is as in `diagnosis.diagnose`.
+    `is_complete(kind)` and `otherwise` are as in `diagnosis.diagnose`. `children` are the
+    members of what the reading is about: the pods of a job, the nodes of a dump.
     """
 
     subject: ReportSubject
     facts: tuple[object, ...]
+    otherwise: tuple[object, ...] = ()
+    children: tuple[Reading, ...] = ()
     published: dict[str, Any] = {}
     observed_at: str | None = None
     unknown: tuple[Unknown, ...] = ()
@@ -55,6 +66,31 @@ def load(name: str) -> Format:
     found = importlib.import_module(_MODULES[name]).FORMAT
     assert isinstance(found, Format)
     return found
+
+
+def judge(
+    reading: Reading,
+    checks: Registry,
+    selected: Callable[[Entry], bool] = lambda _entry: True,
+) -> Report:
+    """Diagnose a reading and its children and build the report."""
+    found = diagnosis.diagnose(
+        checks,
+        reading.facts,
+        otherwise=reading.otherwise,
+        is_complete=reading.is_complete,
+        unknown=reading.unknown,
+        selected=selected,
+    )
+    return diagnosis.report(
+        found,
+        reading.subject,
+        observed_at=reading.observed_at,
+        needed_unknown=reading.needed_unknown,
+        starting=reading.starting,
+        facts=reading.published,
+        children=tuple(judge(child, checks, selected) for child in reading.children),
+    )
 
 
 def recognise(text: TextInput) -> Format:

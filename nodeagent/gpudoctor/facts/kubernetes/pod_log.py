@@ -1,0 +1,160 @@
+"""Well-known lines in pod logs: what runtimes, device plugins, engines and frameworks print.
+
+Each kind has one pattern over all the versions known for it; the fact page of the projects'
+sources is named beside it. NCCL's own log has a parser of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_MAX_LINE_CHARS = 2048
+_KEPT_PER_KIND = 3
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A telling line: which kind of fact it is, its text, its number (1-based) and its groups."""
+
+    kind: str
+    text: str
+    number: int
+    groups: dict[str, str] = {}
+
+
+PATTERNS: dict[str, re.Pattern[str]] = {
+    # HAMi-core's allocator; the numbers are bytes wanted and the slice's limit in bytes.
+    "hami-oom": re.compile(
+        r"HAMI-core ERROR[^\]]*\]:?\s*Device (?P<device>\d+) OOM (?P<wanted>\d+) / (?P<limit>\d+)"
+    ),
+    # PyTorch (old and new class name), CUDA runtime, JAX/XLA, TensorFlow, vLLM's start-up check.
+    "gpu-oom": re.compile(
+        r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|HIP out of memory"
+        r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|Cuda failure (2\b|'out of memory')"
+        r"|RESOURCE_EXHAUSTED: Out of memory (while|allocating)"
+        r"|No available memory for the cache blocks"
+        r"|Free memory on device .* is less than desired GPU memory utilization"
+    ),
+    # The same line of PyTorch says who else holds memory when the process itself does not.
+    "gpu-memory-held-elsewhere": re.compile(
+        r"Process \d+ has (?P<held>[\d.]+ [GM]iB) memory in use"
+        r"|including non-PyTorch memory, this process has (?P<own>[\d.]+ [GM]iB)"
+    ),
+    "shm": re.compile(
+        r"Error while creating shared memory segment|failed to extend /dev/shm/"
+        r"|posix_fallocate failed ?: No space left|unable to (?:write to|open shared memory) "
+        r".*(?:torch_|/dev/shm)|insufficient shared memory \(shm\)"
+        r"|No space left on device.*/dev/shm"
+        r"|/dev/shm.*No space left on device"
+        r"|DataLoader worker \(pid[^)]*\) is killed by signal: Bus error"
+        r"|The object store .*/dev/shm"
+    ),
+    # k8s-device-plugin internal/rm/health.go
+    "device-marked-unhealthy": re.compile(
+        r"XidCriticalError: Xid=(?P<xid>\d+) on Device=(?P<device>[^;,\s]+)"
+        r"|device marked unhealthy: (?P<marked>\S+)"
+    ),
+    "plugin-no-devices": re.compile(r"No devices found\.? Waiting indefinitely"),
+    "plugin-nvml": re.compile(
+        r"[Ff]ailed to initialize NVML: (?P<why>.+)|could not load NVML library(?P<lib>.*)"
+    ),
+    "plugin-strategy": re.compile(
+        r"Incompatible (?:platform|strategy) detected|has no MIG devices configured"
+        r"|more than one MIG device type present on node"
+        r"|not supported with MPS"
+    ),
+    "rdma-pool-empty": re.compile(
+        r"no devices in device pool, creating empty resource server for (?P<resource>\S+)"
+    ),
+    "rdma-netns": re.compile(r"incorrect RDMA subsystem network namespace"),
+    "driver-mismatch": re.compile(r"Driver/library version mismatch"),
+    "nvml-unknown-error": re.compile(r"Failed to initialize NVML: Unknown Error"),
+    "driver-missing": re.compile(
+        r"NVML: (?:Driver Not Loaded|ERROR_DRIVER_NOT_LOADED)|NVIDIA-SMI has failed because it "
+        r"couldn't communicate with the NVIDIA driver|nvml error: driver not loaded"
+    ),
+    "driver-not-in-container": re.compile(
+        r"libcuda\.so(?:\.1)?: cannot open|Found no NVIDIA driver on your system"
+        r"|couldn't find libnvidia-ml"
+    ),
+    "nccl-network": re.compile(r"NCCL INFO Using network (?P<network>\S.*?)\s*$"),
+    "nccl-no-device": re.compile(
+        r"NCCL (?:INFO|WARN) NET/IB ?: No device found"
+        r"|NCCL WARN Call to ibv_open_device failed|NCCL WARN .*Unable to open device"
+    ),
+    "nccl-no-interface": re.compile(r"NCCL WARN Bootstrap ?: no socket interface found"),
+    # vLLM's start-up check, before it has taken any memory itself.
+    "gpu-memory-taken": re.compile(
+        r"Free memory on device \S*\s*\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)"
+    ),
+    "memlock": re.compile(
+        r"ibv_(?:reg_mr(?:_iova2)?|create_cq|create_qp)\b.*Cannot allocate memory"
+        r"|Failed to register memory region.*Cannot allocate memory"
+    ),
+    "driver-insufficient": re.compile(
+        r"CUDA driver version is insufficient for CUDA runtime version"
+        r"|The NVIDIA driver on your system is too old"
+        r"|no kernel image is available for execution"
+    ),
+    "tensor-parallel": re.compile(
+        r"(?:tensor.parallel.size|world.size).*(?:is larger than|exceeds|greater than|must be)"
+        r".*(?:number of (?:available )?GPUs|available GPUs|\bGPUs?\b)"
+        r"|Ray does not allocate any GPUs|invalid device ordinal"
+        r"|Tensor parallel size \(\d+\) cannot be larger than",
+        re.IGNORECASE,
+    ),
+    "compute-domain-wait": re.compile(r"node not ready in ComputeDomain"),
+    # One rank's death as its peers report it: always a follower.
+    "peer-lost": re.compile(
+        r"Connection closed by (?:remote )?peer|Connection reset by peer|ncclRemoteError"
+        r"|socket(?:Start|Poll)Connect: connect to .* returned"
+        r"|Watchdog caught collective operation timeout"
+        r"|Root Cause \(first observed failure\)|Received signal: 15|SignalException"
+        r"|rendezvous.*(?:closed|timed? ?out)|RendezvousConnectionError",
+        re.IGNORECASE,
+    ),
+    "sidecar-killed": re.compile(r"Received SIGTERM|signal 15 received"),
+    "python-error": re.compile(
+        r"^(?:\[?rank\d+\]?:?\s*)?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception)): .+"
+    ),
+    "loading-model": re.compile(
+        r"Loading safetensors checkpoint shards|Loading model weights|Starting to load model"
+        r"|Loading checkpoint shards|Downloading (?:shards|model)|Capturing CUDA graph",
+        re.IGNORECASE,
+    ),
+    "engine-total-memory": re.compile(
+        r"total[_ ](?:gpu[_ ])?memory[^\d]{0,20}(?P<gib>[\d.]+) ?GiB", re.IGNORECASE
+    ),
+    "driver-build": re.compile(
+        r"Could not resolve Linux kernel version|Kernel (?:module|headers).*(?:not found|missing)"
+        r"|modprobe: (?:ERROR|FATAL)|Failed to install kernel|error: .*gcc|insmod: ERROR"
+        r"|Unable to load the kernel module|Could not (?:unload|find) .*driver",
+        re.IGNORECASE,
+    ),
+}
+
+
+def scan(log: str) -> tuple[LogLine, ...]:
+    """Return the telling lines in order, at most three of a kind: the first two and the newest."""
+    kept: dict[str, list[LogLine]] = {}
+    for found in _all(log):
+        same = kept.setdefault(found.kind, [])
+        if len(same) == _KEPT_PER_KIND:
+            same.pop()
+        same.append(found)
+    return tuple(
+        sorted((line for lines in kept.values() for line in lines), key=lambda line: line.number)
+    )
+
+
+def _all(log: str) -> Iterator[LogLine]:
+    for number, raw in enumerate(log.splitlines(), 1):
+        line = _ANSI.sub("", raw[:_MAX_LINE_CHARS])
+        for kind, pattern in PATTERNS.items():
+            match = pattern.search(line)
+            if match:
+                groups = {key: value for key, value in match.groupdict().items() if value}
+                yield LogLine(kind, line.strip(), number, groups)

@@ -1,0 +1,116 @@
+"""Extended resources: which keys are GPUs, which are RDMA devices, and who advertises them.
+
+Source: the vendors' device plugins, see the list of keys in each entry. Nothing here is
+specific to one vendor beyond this table.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+_NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", "storage", "pods"})
+_NATIVE_PREFIXES = ("hugepages-", "attachable-volumes-", "requests.", "limits.", "count/")
+_RDMA_WORDS = re.compile(r"rdma|roce|infiniband|\bib\b|hca|mlnx|mellanox|sriov|hostdev|efa", re.I)
+
+
+class Vendor(msgspec.Struct, frozen=True):
+    """A maker of accelerators: its resource keys, and the node labels that show its hardware.
+
+    `accounting` are keys that a scheduler extender counts and no node ever advertises.
+    """
+
+    name: str
+    keys: re.Pattern[str]
+    labels: re.Pattern[str]
+    accounting: re.Pattern[str] | None = None
+
+
+VENDORS = (
+    Vendor(
+        "NVIDIA",
+        re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-[\w.]+)|volcano\.sh/vgpu-number"),
+        re.compile(
+            r"nvidia\.com/gpu\.(present|count|product)"
+            r"|feature\.node\.kubernetes\.io/pci-(\w+_)?10de(_\w+)*\.present"
+            r"|cloud\.google\.com/gke-accelerator|k8s\.amazonaws\.com/accelerator"
+        ),
+        re.compile(
+            r"nvidia\.com/(gpumem(-percentage)?|gpucores|priority)|volcano\.sh/vgpu-(memory|cores)"
+        ),
+    ),
+    Vendor(
+        "AMD",
+        re.compile(r"amd\.com/(gpu|[a-z]+_nps\d+)"),
+        re.compile(
+            r"(beta\.)?amd\.com/gpu\..*|feature\.node\.kubernetes\.io/(amd-v?gpu"
+            r"|pci-(\w+_)?1002(_\w+)*\.present)"
+        ),
+    ),
+    Vendor(
+        "Intel",
+        re.compile(r"gpu\.intel\.com/(i915|xe|tiles|millicores)"),
+        re.compile(r"intel\.feature\.node\.kubernetes\.io/gpu|gpu\.intel\.com/.*"),
+    ),
+    Vendor(
+        "Habana",
+        re.compile(r"habana\.ai/gaudi"),
+        re.compile(r"feature\.node\.kubernetes\.io/pci-(\w+_)?1da3(_\w+)*\.present|habana\.ai/.*"),
+    ),
+    Vendor(
+        "AWS Neuron",
+        re.compile(r"aws\.amazon\.com/neuron(core|device)?"),
+        re.compile(r"aws\.amazon\.com/neuron.*"),
+    ),
+    Vendor(
+        "Google TPU",
+        re.compile(r"google\.com/tpu"),
+        re.compile(r"cloud\.google\.com/gke-tpu-accelerator"),
+    ),
+    Vendor(
+        "Huawei Ascend",
+        re.compile(r"huawei\.com/(Ascend|npu).*"),
+        re.compile(r"accelerator(-type)?|node\.kubernetes\.io/npu.*|huawei\.com/.*"),
+    ),
+)
+
+
+def is_extended(resource: str) -> bool:
+    """Tell an extended resource (device plugin or DRA) from cpu, memory, hugepages and the like."""
+    return (
+        "/" in resource
+        and resource not in _NATIVE
+        and not resource.startswith(_NATIVE_PREFIXES)
+        and "kubernetes.io/" not in resource
+    )
+
+
+def vendor_of(resource: str) -> Vendor | None:
+    """Return the vendor whose accelerators the key counts, None for anything else."""
+    for vendor in VENDORS:
+        if vendor.keys.fullmatch(resource):
+            return vendor
+    return None
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether the key counts GPUs or other accelerators that nodes advertise."""
+    return vendor_of(resource) is not None
+
+
+def is_accounting(resource: str) -> bool:
+    """Whether the key is counted by a scheduler extender alone (HAMi, Volcano vGPU)."""
+    return any(v.accounting and v.accounting.fullmatch(resource) for v in VENDORS)
+
+
+def is_rdma(resource: str) -> bool:
+    """Whether the key gives RDMA devices: `rdma/…`, EFA, or a site's SR-IOV or host-device name."""
+    if resource.startswith("rdma/"):
+        return True
+    return (
+        is_extended(resource)
+        and not is_gpu(resource)
+        and not is_accounting(resource)
+        and _RDMA_WORDS.search(resource) is not None
+    )

@@ -1,0 +1,314 @@
+"""One pod and everything in the input that concerns it: the fact type of the pod checks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from gpudoctor.facts.kubernetes import (
+    components,
+    config_maps,
+    fields,
+    networks,
+    placement,
+    pod_log,
+    quotas,
+    scheduler_message,
+)
+from gpudoctor.facts.kubernetes.cluster import Cluster
+from gpudoctor.facts.kubernetes.components import Component
+from gpudoctor.facts.kubernetes.config_maps import KubeletConfig, RdmaPool
+from gpudoctor.facts.kubernetes.model import Event, Node, Occupant, Pod, Scope
+from gpudoctor.facts.kubernetes.networks import Attachment, NetworkDefinition
+from gpudoctor.facts.kubernetes.placement import NodeFit
+from gpudoctor.facts.kubernetes.pod_log import LogLine
+from gpudoctor.facts.kubernetes.quotas import ResourceQuota
+from gpudoctor.facts.kubernetes.scheduler_message import SchedulerMessage
+from gpudoctor.report import Evidence, Subject
+
+PREVIOUS = "!previous"
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+
+
+class PodLogLine(msgspec.Struct, frozen=True):
+    """A telling line of a pod's log, with the container and whether it is from before a restart."""
+
+    pod: Subject
+    container: str
+    previous: bool
+    line: LogLine
+
+    @property
+    def evidence(self) -> Evidence:
+        """The line as evidence."""
+        run = " (before the restart)" if self.previous else ""
+        return Evidence(
+            f"log {self.pod.namespace}/{self.pod.name}/{self.container}",
+            f"line {self.line.number}{run}",
+            self.line.text,
+        )
+
+
+class SchedulingFailure(msgspec.Struct, frozen=True):
+    """The newest refusal that still holds: parsed, with where it was read and by whom."""
+
+    message: SchedulerMessage
+    raw: str
+    evidence: Evidence
+    scheduler: str
+
+
+class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod, its node, its events, its peers, and what decides over it.
+
+    `fits` has every known node for a pod that is not bound, else only its own. `nodes_missing`
+    is how many nodes the scheduler counted beyond those of the input. `siblings` have the same
+    controller, `peers` belong to the same distributed job (the pod itself left out of both).
+    `bypassing` are pods on the same node that set NVIDIA_VISIBLE_DEVICES themselves.
+    """
+
+    pod: Pod
+    node: Node | None = None
+    fits: tuple[NodeFit, ...] = ()
+    nodes_missing: int = 0
+    events: tuple[Event, ...] = ()
+    failure: SchedulingFailure | None = None
+    components: tuple[Component, ...] = ()
+    lines: tuple[PodLogLine, ...] = ()
+    component_lines: tuple[PodLogLine, ...] = ()
+    has_log: bool = False
+    siblings: tuple[Pod, ...] = ()
+    peers: tuple[Pod, ...] = ()
+    neighbours: tuple[Occupant, ...] = ()
+    rdma_pools: tuple[RdmaPool, ...] = ()
+    kubelet_configs: tuple[KubeletConfig, ...] = ()
+    quotas: tuple[ResourceQuota, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    networks: tuple[NetworkDefinition, ...] = ()
+    admitted_by: tuple[Evidence, ...] = ()
+    owner_events: tuple[Event, ...] = ()
+    bypassing: tuple[Pod, ...] = ()
+    scope: Scope = Scope()
+    now: datetime | None = None
+
+    @property
+    def subject(self) -> Subject:
+        """The pod as the subject of a finding."""
+        return self.pod.subject
+
+    def lines_of(self, *kinds: str) -> tuple[PodLogLine, ...]:
+        """Return the pod's telling lines of these kinds."""
+        return tuple(found for found in self.lines if found.line.kind in kinds)
+
+    def events_with(self, *reasons: str) -> tuple[Event, ...]:
+        """Return the pod's events of these reasons, oldest first."""
+        return tuple(event for event in self.events if event.reason in reasons)
+
+
+class RefusedPod(msgspec.Struct, frozen=True):
+    """A pod that does not exist because its controller was refused when it made it."""
+
+    subject: Subject
+    events: tuple[Event, ...]
+    quotas: tuple[ResourceQuota, ...] = ()
+
+
+# Labels that the members of one distributed job share, most specific first.
+_GROUP_LABELS = (
+    "jobset.sigs.k8s.io/jobset-name",
+    "training.kubeflow.org/job-name",
+    "leaderworkerset.sigs.k8s.io/group-key",
+    "leaderworkerset.sigs.k8s.io/name",
+    "ray.io/cluster",
+    "volcano.sh/job-name",
+    "kueue.x-k8s.io/pod-group-name",
+    "pod-group.scheduling.sigs.k8s.io",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+)
+
+
+def read(
+    cluster: Cluster,
+    pod: Pod,
+    logs: dict[str, str],
+    cluster_components: tuple[Component, ...] | None = None,
+) -> PodSituation:
+    """Gather what the input says about this pod; `cluster_components` saves reading them anew."""
+    events = tuple(cluster.events_of("Pod", pod.meta.name, pod.meta.namespace, pod.meta.uid))
+    failure = _failure(pod, events)
+    node = cluster.nodes.get(pod.node) if pod.node else None
+    considered = ([node] if node else []) if pod.node else list(cluster.nodes.values())
+    counted = failure.message.nodes if failure else None
+    found_components = (
+        components.read(cluster) if cluster_components is None else cluster_components
+    )
+    return PodSituation(
+        pod=pod,
+        node=node,
+        fits=tuple(
+            placement.fit(pod, candidate, _others(cluster, candidate.name, pod))
+            for candidate in considered
+        ),
+        nodes_missing=max(0, (counted or 0) - len(cluster.nodes)),
+        events=events,
+        failure=failure,
+        components=found_components,
+        lines=log_lines(pod, logs),
+        component_lines=tuple(
+            line
+            for part in found_components
+            for owned in part.pods
+            for line in log_lines(owned, logs)
+        ),
+        has_log=any(key.startswith(f"{pod.meta.short}/") for key in logs),
+        siblings=_siblings(cluster, pod),
+        peers=_peers(cluster, pod),
+        neighbours=tuple(_others(cluster, pod.node, pod)) if pod.node else (),
+        rdma_pools=config_maps.rdma_pools(cluster.of_kind("", "ConfigMap")),
+        kubelet_configs=config_maps.kubelet_configs(cluster.of_kind("", "ConfigMap")),
+        quotas=quotas.read(cluster.of_kind("", "ResourceQuota"), pod.meta.namespace),
+        attachments=networks.attachments(pod.meta),
+        networks=networks.definitions(
+            cluster.of_kind("k8s.cni.cncf.io", "NetworkAttachmentDefinition")
+        ),
+        owner_events=_owner_events(cluster, pod),
+        bypassing=_bypassing(cluster, pod),
+        scope=cluster.scope,
+        now=cluster.now,
+    )
+
+
+def read_refused(cluster: Cluster, name: str, namespace: str | None) -> RefusedPod | None:
+    """Return what is said about a pod of that name that could not be made, None if nothing is."""
+    said = [
+        event
+        for event in cluster.events
+        if event.reason == "FailedCreate"
+        and name.startswith(event.about.name)
+        and namespace in (None, event.about.namespace)
+    ]
+    if not said:
+        return None
+    where = said[-1].about.namespace
+    return RefusedPod(
+        subject=Subject("Pod", name, where),
+        events=tuple(event for event in said if event.about.namespace == where),
+        quotas=quotas.read(cluster.of_kind("", "ResourceQuota"), where),
+    )
+
+
+def _others(cluster: Cluster, node: str, pod: Pod) -> list[Occupant]:
+    own = (pod.meta.namespace or "default", pod.meta.name)
+    return [held for held in cluster.occupants(node) if (held.namespace, held.name) != own]
+
+
+def _failure(pod: Pod, events: tuple[Event, ...]) -> SchedulingFailure | None:
+    """Return the newest scheduling failure; none that is older than the pod's binding."""
+    if pod.node:
+        return None
+    condition = pod.condition("PodScheduled")
+    said = [event for event in events if event.reason in ("FailedScheduling", "Unschedulable")]
+    if said:
+        newest = said[-1]
+        evidence = Evidence(newest.path, f"{newest.reason} (x{newest.count})", newest.message)
+        scheduler = newest.component or pod.scheduler
+        return SchedulingFailure(
+            scheduler_message.parse(newest.message), newest.message, evidence, scheduler
+        )
+    if condition is not None and condition.status == "False" and condition.message:
+        path = f"status.conditions[PodScheduled] {condition.reason}"
+        evidence = Evidence(pod.meta.path, path, condition.message)
+        return SchedulingFailure(
+            scheduler_message.parse(condition.message), condition.message, evidence, pod.scheduler
+        )
+    return None
+
+
+def _owner_events(cluster: Cluster, pod: Pod) -> tuple[Event, ...]:
+    """What is said about the pod's controller, which is where refused creations are reported."""
+    if pod.meta.owner is None:
+        return ()
+    kind, _, name = pod.meta.owner.partition("/")
+    return tuple(cluster.events_of(kind, name, pod.meta.namespace))
+
+
+def _bypassing(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:
+    own = (pod.meta.namespace, pod.meta.name)
+    if pod.node is None:
+        return ()
+    others = (
+        cluster.pod(entry)
+        for entry in cluster.pods
+        if entry.node == pod.node
+        and (entry.namespace, entry.name) != own
+        and VISIBLE_DEVICES.encode() in bytes(entry.raw)
+    )
+    return tuple(
+        other
+        for other in others
+        if not other.is_terminal and any(VISIBLE_DEVICES in c.env for c in other.containers)
+    )
+
+
+def log_lines(pod: Pod, logs: dict[str, str]) -> tuple[PodLogLine, ...]:
+    """Return the telling lines of all logs of a pod, those before a restart first."""
+    found: list[PodLogLine] = []
+    for container in pod.containers:
+        key = f"{pod.meta.short}/{container.name}"
+        for suffix in (PREVIOUS, ""):
+            found += [
+                PodLogLine(pod.subject, container.name, bool(suffix), line)
+                for line in pod_log.scan(logs.get(key + suffix, ""))
+            ]
+    return tuple(found)
+
+
+def _siblings(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:
+    if pod.meta.owner is None or pod.meta.namespace is None:
+        return ()
+    return tuple(
+        other
+        for other in cluster.owned_by(pod.meta.namespace, pod.meta.owner)
+        if other.meta.name != pod.meta.name
+    )
+
+
+def _peers(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:
+    group = next(
+        ((key, pod.meta.labels[key]) for key in _GROUP_LABELS if key in pod.meta.labels), None
+    )
+    if group is None:
+        return _named_peers(cluster, pod)
+    return tuple(
+        cluster.pod(entry)
+        for entry in cluster.pods
+        if entry.namespace == pod.meta.namespace
+        and entry.name != pod.meta.name
+        and entry.labels.get(group[0]) == group[1]
+    )
+
+
+def _named_peers(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:
+    """Pods without group labels whose names differ in the ordinal alone and that run the same.
+
+    StatefulSets and hand-made pods name their members base-0, base-1, …
+    """
+    base, _, ordinal = pod.meta.name.rpartition("-")
+    if not base or fields.integer(ordinal) is None:
+        return ()
+    images = [container.image for container in pod.containers]
+    found: list[Pod] = []
+    for entry in cluster.pods:
+        other_base, _, other_ordinal = entry.name.rpartition("-")
+        if (
+            entry.namespace == pod.meta.namespace
+            and entry.name != pod.meta.name
+            and other_base == base
+            and fields.integer(other_ordinal) is not None
+        ):
+            other = cluster.pod(entry)
+            if [container.image for container in other.containers] == images:
+                found.append(other)
+    return tuple(found)

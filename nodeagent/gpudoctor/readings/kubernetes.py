@@ -1,0 +1,212 @@
+"""Kubernetes objects read for a diagnosis: one pod, several pods, a node, or a whole dump."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from functools import cached_property
+
+from gpudoctor.errors import InputError
+from gpudoctor.facts.kubernetes import (
+    components,
+    fields,
+    health,
+    labels,
+    node_situation,
+    placement,
+    resources,
+    situation,
+)
+from gpudoctor.facts.kubernetes.cluster import Cluster, PodEntry
+from gpudoctor.facts.kubernetes.components import Component
+from gpudoctor.facts.kubernetes.health import State, Unexplained
+from gpudoctor.facts.kubernetes.model import Pod, Scope
+from gpudoctor.readings import Reading
+from gpudoctor.report import ReportSubject, Unknown
+from gpudoctor.sources import recorded
+from gpudoctor.sources.bundle import Bundle
+
+_NEAR_NAMES = 5
+_JOB_LABELS = {
+    "job": ("batch.kubernetes.io/job-name", "job-name"),
+    "jobset": ("jobset.sigs.k8s.io/jobset-name",),
+    "trainjob": ("jobset.sigs.k8s.io/jobset-name",),
+    "pytorchjob": ("training.kubeflow.org/job-name",),
+    "tfjob": ("training.kubeflow.org/job-name",),
+    "mpijob": ("training.kubeflow.org/job-name",),
+    "raycluster": ("ray.io/cluster",),
+    "leaderworkerset": ("leaderworkerset.sigs.k8s.io/name",),
+    "vcjob": ("volcano.sh/job-name",),
+}
+"""Kind of a job -> labels that its pods carry with its name, whoever owns them directly."""
+
+
+class Input:
+    """The Kubernetes half of a bundle, ready for questions."""
+
+    def __init__(self, recorded: Bundle) -> None:
+        self.recorded = recorded
+        scope = Scope(
+            complete=recorded.scope.objects == "complete",
+            complete_kinds=frozenset(recorded.scope.complete_kinds),
+            denied=tuple(recorded.scope.denied),
+        )
+        self.cluster = Cluster(recorded.objects, scope, fields.moment(recorded.now))
+
+    @cached_property
+    def components(self) -> tuple[Component, ...]:
+        """The cluster's own GPU and RDMA components, read once for all pods."""
+        return components.read(self.cluster)
+
+    @property
+    def observed_at(self) -> str | None:
+        """When the objects were read, as far as they tell."""
+        return self.cluster.now.isoformat() if self.cluster.now else None
+
+
+def find_pod(cluster: Cluster, name: str, namespace: str | None) -> PodEntry:
+    """Return the pod of that name; InputError names the near ones, or those of the same name."""
+    found = [
+        entry
+        for entry in cluster.pods
+        if entry.name == name and namespace in (None, entry.namespace)
+    ]
+    if len({entry.namespace for entry in found}) > 1:
+        where = ", ".join(sorted(f"{entry.namespace}/{name}" for entry in found))
+        raise InputError(f"pod {name} is there more than once: {where}; say --pod NAMESPACE/NAME")
+    if found:
+        return found[-1]
+    known = {f"{entry.namespace}/{entry.name}": entry.name for entry in cluster.pods}
+    alike = difflib.get_close_matches(name, set(known.values()), _NEAR_NAMES)
+    near = [short for short, bare in known.items() if bare in alike]
+    wanted = f"{namespace}/{name}" if namespace else name
+    hint = f"near it: {', '.join(near[:_NEAR_NAMES])}" if near else f"it holds {len(known)} pods"
+    raise InputError(f"pod {wanted} is not in the input; {hint}")
+
+
+def read_pod_named(source: Input, name: str, namespace: str | None) -> Reading:
+    """Read the pod of that name, or what is said about pods that could not be made."""
+    try:
+        entry = find_pod(source.cluster, name, namespace)
+    except InputError:
+        refused = situation.read_refused(source.cluster, name, namespace)
+        if refused is None:
+            raise
+        return Reading(
+            subject=ReportSubject("Pod", name, refused.subject.namespace),
+            facts=(refused,),
+            observed_at=source.observed_at,
+            unknown=tuple(_unknowns(source.cluster)),
+            is_complete=source.cluster.scope.has_all,
+        )
+    return read_pod(source, entry)
+
+
+def read_pod(source: Input, entry: PodEntry) -> Reading:
+    """Read one pod and what concerns it."""
+    cluster, pod = source.cluster, source.cluster.pod(entry)
+    logs = recorded.with_log_of(source.recorded, _main_log(pod)).logs
+    found = situation.read(cluster, pod, logs, source.components)
+    state = health.assess(found)
+    parts = (found,)
+    unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
+    return Reading(
+        subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),
+        facts=parts,
+        otherwise=(Unexplained(found, state),) if state.state is State.NOT_WELL else (),
+        observed_at=source.observed_at,
+        unknown=(*unread, *_unknowns(cluster)),
+        needed_unknown=state.state is State.UNKNOWN,
+        starting=state.state is State.STARTING,
+        is_complete=cluster.scope.has_all,
+    )
+
+
+def _main_log(pod: Pod) -> str:
+    """The key of the log of the container that a log file without a name most likely is from."""
+    plain = [container for container in pod.containers if not container.is_init]
+    gpu = [c for c in plain if any(map(resources.is_gpu, c.limits | c.requests))]
+    names = [container.name for container in (*gpu, *plain)]
+    return f"{pod.meta.short}/{names[0] if names else ''}"
+
+
+def read_pods(
+    source: Input, subject: ReportSubject, entries: Iterable[PodEntry], *, only_unwell: bool = False
+) -> Reading:
+    """Read pods as the children of one reading; with `only_unwell`, well ones are just counted."""
+    children, count = [], 0
+    for entry in entries:
+        count += 1
+        child = read_pod(source, entry)
+        if not only_unwell or child.otherwise or child.starting or child.needed_unknown:
+            children.append(child)
+    return Reading(
+        subject=subject,
+        facts=(),
+        children=tuple(children),
+        published={"pods": {"seen": count, "shown": len(children)}},
+        observed_at=source.observed_at,
+        unknown=tuple(_unknowns(source.cluster)),
+        is_complete=source.cluster.scope.has_all,
+    )
+
+
+def read_node(source: Input, name: str) -> Reading:
+    """Read one node; InputError names the near ones."""
+    cluster = source.cluster
+    node = cluster.nodes.get(name)
+    if node is None:
+        near = difflib.get_close_matches(name, cluster.nodes, _NEAR_NAMES)
+        hint = f"near it: {', '.join(near)}" if near else f"it holds {len(cluster.nodes)} nodes"
+        raise InputError(f"node {name} is not in the input; {hint}")
+    found = node_situation.read(cluster, node, source.components, source.recorded.logs)
+    unread = [] if node.has_status else [Unknown(node.meta.path, "its status is not in the input")]
+    return Reading(
+        subject=ReportSubject("Node", name),
+        facts=(found,),
+        observed_at=source.observed_at,
+        unknown=(*unread, *_unknowns(cluster)),
+        needed_unknown=bool(unread),
+        is_complete=cluster.scope.has_all,
+    )
+
+
+def pods_with_labels(source: Input, selector: str, namespace: str | None) -> list[PodEntry]:
+    """Return the pods that a label selector (`a=b,c!=d,e in (f,g),!h`) picks."""
+    requirements = labels.parse(selector)
+    return [
+        entry
+        for entry in source.cluster.pods
+        if namespace in (None, entry.namespace)
+        and all(placement.matches(r, entry.labels) for r in requirements)
+    ]
+
+
+def gpu_pods(source: Input, namespace: str | None) -> list[PodEntry]:
+    """Return the pods that ask for GPUs."""
+    return [
+        entry
+        for entry in source.cluster.pods
+        if namespace in (None, entry.namespace) and health.is_gpu_pod(source.cluster.pod(entry))
+    ]
+
+
+def pods_of_job(source: Input, kind: str, name: str, namespace: str | None) -> list[PodEntry]:
+    """Return the pods of a job of any kind, by the labels its controller sets or by owner."""
+    wanted = _JOB_LABELS.get(kind.lower(), ())
+    return [
+        entry
+        for entry in source.cluster.pods
+        if namespace in (None, entry.namespace)
+        and (
+            any(entry.labels.get(label) == name for label in wanted)
+            or (entry.owner or "").lower() == f"{kind}/{name}".lower()
+        )
+    ]
+
+
+def _unknowns(cluster: Cluster) -> Iterable[Unknown]:
+    for denied in cluster.scope.denied:
+        yield Unknown(denied, "denied")
+    if cluster.unreadable:
+        yield Unknown(f"{cluster.unreadable} objects", "they are not JSON objects")

@@ -1,0 +1,49 @@
+"""The Kubernetes cases: loading them and asking gpudoctor, as `check --pod --from` does."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpudoctor import readings, registry
+from gpudoctor.readings import kubernetes
+from gpudoctor.report import Report
+from gpudoctor.sources.bundle import Bundle, Scope
+
+FOLDER = Path(__file__).parent / "cases" / "k8s"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def load(name: str) -> dict[str, Any]:
+    """Return a fresh copy of a case."""
+    case: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return case
+
+
+@cache
+def checks() -> registry.Registry:
+    """The installed checks."""
+    return registry.load()
+
+
+def subject_of(case: dict[str, Any]) -> tuple[str, str]:
+    """Namespace and name of the pod that the case asks about."""
+    namespace, _, name = case["command"].split()[-1].partition("/")
+    return namespace, name
+
+
+def ask(case: dict[str, Any], *, complete: bool = True) -> Report:
+    """Diagnose the case's pod from its objects and logs."""
+    namespace, name = subject_of(case)
+    recorded = Bundle(
+        scope=Scope(objects="complete" if complete else "partial"),
+        objects=tuple(msgspec.Raw(msgspec.json.encode(obj)) for obj in case["objects"]),
+        logs=case.get("logs", {}),
+    )
+    source = kubernetes.Input(recorded)
+    entry = kubernetes.find_pod(source.cluster, name, namespace)
+    return readings.judge(kubernetes.read_pod(source, entry), checks())

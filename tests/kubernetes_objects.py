@@ -1,0 +1,201 @@
+"""Kubernetes objects as the API returns them, small: plain functions that return JSON objects.
+
+Keyword arguments are the fields that a test is about; everything else has the API's defaults
+or is left out. `cluster` and `situation_of` turn them into what the facts modules take.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gpudoctor.facts.kubernetes import fields, situation
+from gpudoctor.facts.kubernetes.cluster import Cluster
+from gpudoctor.facts.kubernetes.model import Scope
+from gpudoctor.facts.kubernetes.situation import PodSituation
+
+Object = dict[str, Any]
+
+NOW = "2026-11-20T08:30:00Z"
+CREATED = "2026-11-20T08:00:00Z"
+GATED = "Scheduling is blocked due to non-empty scheduling gates"
+
+
+def metadata(name: str, namespace: str | None = None, **more: Any) -> Object:
+    """Metadata with labels, annotations, ownerReferences, uid, … as keyword arguments."""
+    data: Object = {"name": name, "creationTimestamp": CREATED}
+    if namespace:
+        data["namespace"] = namespace
+    return data | more
+
+
+def owner(kind: str, name: str, api_version: str = "batch/v1", uid: str = "owner-uid") -> Object:
+    """A controlling owner reference."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+    }
+
+
+def condition(kind: str, status: str, reason: str = "", message: str = "") -> Object:
+    """An entry of status.conditions."""
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": CREATED,
+    }
+
+
+def container(name: str = "main", limits: Object | None = None, **more: Any) -> Object:
+    """A container whose requests equal its limits."""
+    resources = {"limits": limits or {}, "requests": limits or {}}
+    return {"name": name, "image": "example/train:1", "resources": resources} | more
+
+
+def pod(
+    name: str = "train-0",
+    namespace: str = "team",
+    *,
+    limits: Object | None = None,
+    containers: list[Object] | None = None,
+    node: str | None = None,
+    phase: str = "Pending",
+    conditions: list[Object] | None = None,
+    statuses: list[Object] | None = None,
+    meta: Object | None = None,
+    spec: Object | None = None,
+    status: Object | None = None,
+) -> Object:
+    """A pod; `meta`, `spec` and `status` add fields beyond those that have an argument."""
+    default = containers or [
+        container(limits={"nvidia.com/gpu": "1"} if limits is None else limits)
+    ]
+    full_spec: Object = {"containers": default, "schedulerName": "default-scheduler"}
+    if node:
+        full_spec["nodeName"] = node
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata(name, namespace, **(meta or {})),
+        "spec": full_spec | (spec or {}),
+        "status": {
+            "phase": phase,
+            "conditions": conditions or [],
+            "containerStatuses": statuses or [],
+        }
+        | (status or {}),
+    }
+
+
+def pending(message: str, reason: str = "Unschedulable") -> list[Object]:
+    """The conditions of a pod that the scheduler refused."""
+    return [condition("PodScheduled", "False", reason, message)]
+
+
+def container_status(name: str = "main", **more: Any) -> Object:
+    """A container status; ready, restartCount, state, lastState as keyword arguments."""
+    return {"name": name, "ready": False, "restartCount": 0, "state": {}, "lastState": {}} | more
+
+
+def node(
+    name: str = "gpu-1",
+    *,
+    allocatable: Object | None = None,
+    capacity: Object | None = None,
+    labels: Object | None = None,
+    annotations: Object | None = None,
+    taints: list[Object] | None = None,
+    unschedulable: bool = False,
+    conditions: list[Object] | None = None,
+) -> Object:
+    """A Ready node with 8 GPUs; capacity is allocatable unless it is given."""
+    base = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    offered = base | ({"nvidia.com/gpu": "8"} if allocatable is None else allocatable)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": metadata(
+            name,
+            labels={"kubernetes.io/hostname": name} | (labels or {}),
+            annotations=annotations or {},
+        ),
+        "spec": {"taints": taints or [], "unschedulable": unschedulable},
+        "status": {
+            "allocatable": offered,
+            "capacity": offered if capacity is None else base | capacity,
+            "conditions": conditions or [condition("Ready", "True", "KubeletReady")],
+        },
+    }
+
+
+def event(
+    about: Object,
+    reason: str,
+    message: str,
+    *,
+    component: str = "default-scheduler",
+    type: str = "Warning",  # noqa: A002 - the API's word
+    seen: str = "2026-11-20T08:20:00Z",
+    count: int = 3,
+) -> Object:
+    """A v1 event about an object."""
+    data = about["metadata"]
+    name = data["name"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": metadata(f"{name}.{abs(hash((reason, message))):x}", data.get("namespace")),
+        "involvedObject": {
+            "apiVersion": about["apiVersion"],
+            "kind": about["kind"],
+            "name": name,
+            "namespace": data.get("namespace"),
+        },
+        "reason": reason,
+        "message": message,
+        "type": type,
+        "source": {"component": component},
+        "firstTimestamp": CREATED,
+        "lastTimestamp": seen,
+        "count": count,
+    }
+
+
+def custom(
+    api_version: str,
+    kind: str,
+    name: str,
+    namespace: str | None = None,
+    *,
+    spec: Object | None = None,
+    status: Object | None = None,
+    **meta: Any,
+) -> Object:
+    """An object of any other kind."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": metadata(name, namespace, **meta),
+        "spec": spec or {},
+        "status": status or {},
+    }
+
+
+def cluster(*objects: Object, complete: bool = True, now: str = NOW) -> Cluster:
+    """The objects as the facts modules take them; `complete` is the scope of the input."""
+    raw = [msgspec.Raw(msgspec.json.encode(obj)) for obj in objects]
+    return Cluster(raw, Scope(complete=complete), fields.moment(now))
+
+
+def situation_of(
+    read_from: Cluster, name: str = "train-0", logs: dict[str, str] | None = None
+) -> PodSituation:
+    """The situation of the pod of that name."""
+    entry = next(found for found in read_from.pods if found.name == name)
+    return situation.read(read_from, read_from.pod(entry), logs or {})
