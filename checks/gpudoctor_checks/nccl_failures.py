@@ -492,7 +492,9 @@ def collective_timeout(log: NcclLog) -> Iterator[Result]:
     for status in log.work:
         groups[status.group].append(status)
     for statuses in groups.values():
-        gave_up = [status for status in statuses if status.timed_out is not None or status.operation]
+        gave_up = [
+            status for status in statuses if status.timed_out is not None or status.operation
+        ]
         if not gave_up:
             continue
         sequence = min((s.timed_out for s in gave_up if s.timed_out is not None), default=None)
@@ -538,7 +540,9 @@ def init_incomplete(log: NcclLog) -> Iterator[Result]:
     if log.unfinished is None or log.deduplicated or log.failed or _causes(log) or log.work:
         return
     for comm in log.communicators:
-        missing = sorted(set(range(comm.nranks)) - set(comm.started)) if comm.nranks < 1 << 20 else []
+        missing = (
+            sorted(set(range(comm.nranks)) - set(comm.started)) if comm.nranks < 1 << 20 else []
+        )
         stuck = sorted(set(comm.started) - set(comm.completed))
         if not comm.started or not stuck or comm.aborted or (comm.completed and missing):
             continue

@@ -309,7 +309,7 @@ def _longer_number(token: str, device: str) -> bool:
 @CHECKS.check(NcclLog)
 def adapters_differ(log: NcclLog) -> Iterator[Result]:
     """One host uses fewer adapters than most others."""
-    if len(log.adapters) < 3 or log.multi_node is not True:  # noqa: PLR2004 - two cannot outvote
+    if len(log.adapters) < 3 or log.multi_node is not True:
         return
     counts = [len(found.devices) for found in log.adapters]
     usual = max(set(counts), key=lambda count: (counts.count(count), count))

@@ -14,6 +14,7 @@ from gpudoctor.facts.kubernetes import (
     labels,
     node_situation,
     placement,
+    queues,
     resources,
     situation,
 )
@@ -108,11 +109,11 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     logs = recorded.with_log_of(source.recorded, _main_log(pod)).logs
     found = situation.read(cluster, pod, logs, source.components)
     state = health.assess(found)
-    parts = (found,)
+    parts = [found, found.nccl, queues.read(cluster, found)]
     unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
     return Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),
-        facts=parts,
+        facts=tuple(part for part in parts if part is not None),
         otherwise=(Unexplained(found, state),) if state.state is State.NOT_WELL else (),
         observed_at=source.observed_at,
         unknown=(*unread, *_unknowns(cluster)),
