@@ -14,7 +14,9 @@ from gpudoctor.facts.kubernetes import (
     labels,
     node_situation,
     placement,
+    queues,
     resources,
+    sharing,
     situation,
 )
 from gpudoctor.facts.kubernetes.cluster import Cluster, PodEntry
@@ -108,7 +110,8 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     logs = recorded.with_log_of(source.recorded, _main_log(pod)).logs
     found = situation.read(cluster, pod, logs, source.components)
     state = health.assess(found)
-    parts = (found,)
+    others = (queues.read(cluster, found), sharing.read(cluster, found))
+    parts = (found, *(part for part in others if part is not None))
     unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
     return Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),
