@@ -48,6 +48,7 @@ class Input:
         self.recorded = recorded
         scope = Scope(
             complete=recorded.scope.objects == "complete",
+            complete_kinds=frozenset(recorded.scope.complete_kinds),
             denied=tuple(recorded.scope.denied),
         )
         self.cluster = Cluster(recorded.objects, scope, fields.moment(recorded.now))
