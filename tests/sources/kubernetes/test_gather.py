@@ -465,7 +465,7 @@ def test_selected_pods(api: ApiServer, client: Client) -> None:
     api.answer = World(objects, {"ml/llm-1/main": "a", "ml/llm-1/main!previous": "b"})
     found = gather.gather_selected(client, "ml", "app=llm")
     assert names(found) == {
-        "Pod/llm-0", "Pod/llm-1", "Pod/other", "Node/n1", "Event/llm-1.BackOff",
+        "Pod/llm-0", "Pod/llm-1", "Node/n1", "Event/llm-1.BackOff",
     }  # fmt: skip
     assert set(found.logs) == {"ml/llm-1/main", "ml/llm-1/main!previous"}
 
@@ -520,3 +520,27 @@ def test_refused_devices_read_the_plugins_log(api: ApiServer, client: Client) ->
     key = "gpu-operator/nvidia-device-plugin-n1/plugin"
     api.answer = World([mine, node(), plugin_pod()], {key: "restarting"})
     assert gather.gather_pod(client, "ml", "trainer-0").logs == {key: "restarting"}
+
+
+def test_numbered_pods_without_labels_are_peers(api: ApiServer, client: Client) -> None:
+    mine = pod("ddp-0", spec={"nodeName": "n1"}, status=running())
+    peer, other = pod("ddp-1"), pod("ddp-web-1")
+    api.answer = World([mine, peer, other, node()])
+    assert names(gather.gather_pod(client, "ml", "ddp-0")) == {"Pod/ddp-0", "Pod/ddp-1", "Node/n1"}
+
+
+def test_budget_of_many_pods_is_kept(
+    api: ApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "_BUDGET_OF_MANY", 6)
+    claim = [{"name": "gpu"}]
+    sick = [
+        pod(f"w{number}", metadata={"labels": {"app": "w"}},
+            spec={"nodeName": "n1", "resourceClaims": claim}, status=running(1),)
+        for number in range(20)
+    ]  # fmt: skip
+    api.answer = World([*sick, node()])
+    found = gather.gather_selected(client, "ml", "app=w")
+    assert {f"Pod/w{number}" for number in range(20)} <= names(found)
+    assert len(api.asked) <= 8
+    assert found.scope.complete_kinds == ()
