@@ -10,16 +10,6 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.sources.kubernetes.api_server import (
-    UNSERVED,
-    Answer,
-    ApiServer,
-    Asked,
-    forbidden,
-    proxying,
-    serving,
-    status,
-)
 
 from gpudoctor.errors import InputError
 from gpudoctor.sources.kubernetes import kinds
@@ -34,6 +24,16 @@ from gpudoctor.sources.kubernetes.errors import (
     RefusedError,
     UnauthorizedError,
     UnreachableError,
+)
+from tests.sources.kubernetes.api_server import (
+    UNSERVED,
+    Answer,
+    ApiServer,
+    Asked,
+    forbidden,
+    proxying,
+    serving,
+    status,
 )
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trainer-0", "namespace": "ml"}}

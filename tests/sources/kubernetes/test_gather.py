@@ -8,6 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+
+from gpudoctor.errors import InputError
+from gpudoctor.sources import bundle as bundles
+from gpudoctor.sources.bundle import Bundle
+from gpudoctor.sources.kubernetes import gather
+from gpudoctor.sources.kubernetes.access import Access, Cluster, Fixed
+from gpudoctor.sources.kubernetes.client import Client
+from gpudoctor.sources.kubernetes.errors import ForbiddenError, UnreachableError
 from tests.sources.kubernetes.api_server import (
     UNSERVED,
     Answer,
@@ -17,14 +25,6 @@ from tests.sources.kubernetes.api_server import (
     serving,
     status,
 )
-
-from gpudoctor.errors import InputError
-from gpudoctor.sources import bundle as bundles
-from gpudoctor.sources.bundle import Bundle
-from gpudoctor.sources.kubernetes import gather
-from gpudoctor.sources.kubernetes.access import Access, Cluster, Fixed
-from gpudoctor.sources.kubernetes.client import Client
-from gpudoctor.sources.kubernetes.errors import ForbiddenError, UnreachableError
 
 PLURALS = {
     "networkattachmentdefinitions": "network-attachment-definitions",

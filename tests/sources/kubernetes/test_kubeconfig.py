@@ -15,13 +15,13 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.sources.kubernetes.api_server import Answer, Asked, serving, status
 
 from gpudoctor.errors import InputError
 from gpudoctor.sources.kubernetes import kubeconfig
 from gpudoctor.sources.kubernetes.access import Access, Cluster, Identity
 from gpudoctor.sources.kubernetes.client import connect
 from gpudoctor.sources.kubernetes.credentials import ExecPlugin, ExecSpec
+from tests.sources.kubernetes.api_server import Answer, Asked, serving, status
 
 V1 = "client.authentication.k8s.io/v1"
 V1BETA1 = "client.authentication.k8s.io/v1beta1"

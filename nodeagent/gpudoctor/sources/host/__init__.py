@@ -1,1 +1,114 @@
-"""Host files, links, directories and bounded commands: live, mounted elsewhere, or recorded."""
+"""One host or container, live or recorded: its files, links, device nodes and commands.
+
+Every fact about a machine is read through `Host`, so that a live reading can be recorded and
+replayed elsewhere. What cannot be read comes back as `Missing`, with the reason: only ENOENT
+inside what was looked at means that something does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+UNREAD = "UNREAD"
+"""The errno of a path that a recording does not hold: nobody looked, so nothing is known."""
+
+TIMED_OUT = "ETIMEDOUT"
+"""The errno of a call that did not come back within its bound."""
+
+_ABSENT = frozenset({"ENOENT", "ENOTDIR", "ENODEV", "ENXIO"})
+_DENIED = frozenset({"EACCES", "EPERM"})
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """Why something could not be read: an errno name, and what more is known."""
+
+    errno: str
+    note: str = ""
+
+    @property
+    def absent(self) -> bool:
+        """Whether it is known not to exist."""
+        return self.errno in _ABSENT
+
+    @property
+    def why(self) -> str:
+        """The reason in words."""
+        if self.errno == UNREAD:
+            return "not in the recording"
+        if self.errno in _DENIED:
+            words = f"denied ({self.errno})"
+        elif self.errno == TIMED_OUT:
+            words = "did not answer in time"
+        else:
+            words = "does not exist" if self.absent else f"cannot be read ({self.errno})"
+        return f"{words}: {self.note}" if self.note else words
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """Names in a directory, sorted; `complete` unless a recording holds only some of them."""
+
+    names: tuple[str, ...]
+    complete: bool
+
+
+class DeviceNode(msgspec.Struct, frozen=True):
+    """A character device. `opened` is the errno of opening it read-write, "" for success.
+
+    It is None where nobody tried: the device cgroup of another container cannot be tested.
+    """
+
+    major: int
+    minor: int
+    mode: int
+    uid: int
+    gid: int
+    opened: str | None = None
+
+
+class Host(Protocol):
+    """A machine's tree as one process sees it. Paths are absolute; no call raises."""
+
+    def read_bytes(self, path: str) -> bytes | Missing:
+        """Return a regular file's content, following links; at most 1 MiB of it."""
+
+    def listing(self, path: str) -> Listing | Missing:
+        """Return the names in a directory."""
+
+    def target(self, path: str) -> str | Missing:
+        """Return what a symbolic link says, unresolved."""
+
+    def device(self, path: str) -> DeviceNode | Missing:
+        """Return the character device at a path."""
+
+    def run(self, command: Sequence[str]) -> str | Missing:
+        """Return what a command prints; EXIT as errno if it fails."""
+
+
+def read(host: Host, path: str) -> str | Missing:
+    """Return a file's text without surrounding white space."""
+    content = host.read_bytes(path)
+    return content if isinstance(content, Missing) else content.decode("utf-8", "replace").strip()
+
+
+def text(host: Host, path: str) -> str | None:
+    """Return a file's text without surrounding white space; None for any reason why not."""
+    content = read(host, path)
+    return None if isinstance(content, Missing) else content
+
+
+def number(host: Host, path: str) -> int | None:
+    """Return a file's decimal number; None if it cannot be read or is none."""
+    content = text(host, path)
+    try:
+        return None if content is None else int(content)
+    except ValueError:
+        return None
+
+
+def names(host: Host, path: str) -> tuple[str, ...]:
+    """Return the names known to be in a directory; none if it cannot be read."""
+    found = host.listing(path)
+    return () if isinstance(found, Missing) else found.names

@@ -1,0 +1,110 @@
+"""Limits of the workload's process: locked memory and /dev/shm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpudoctor.checking import CheckSet, Result, finding
+from gpudoctor.facts.node.model import UNLIMITED, NodeFacts, Process
+from gpudoctor.report import Certainty, Evidence, Severity
+
+CHECKS = CheckSet()
+
+_MIB = 1 << 20
+_ENOUGH_MEMLOCK = 1 << 30
+"""NCCL and UCX pin some hundred MiB a process; from 1 GiB on a limit is a choice, not a default."""
+_NEARLY = 0.9
+_DEFAULT_SHM = 64 * _MIB
+
+
+def amount(size: int) -> str:
+    """Return a size as people write it: `64 KiB`, `8 MiB`, `1.5 GiB`."""
+    for unit, name in ((1 << 30, "GiB"), (_MIB, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:g} {name}" if size % unit == 0 else f"{size / unit:.1f} {name}"
+    return f"{size} bytes"
+
+
+def _why_no_ipc_lock(process: Process) -> str:
+    if process.ipc_lock is None:
+        return "Whether CAP_IPC_LOCK is in force is not known."
+    if process.own_user_namespace and process.effective and process.effective >> 14 & 1:
+        return (
+            "CAP_IPC_LOCK is in CapEff, but the process has its own user namespace and the kernel "
+            "asks the initial one."
+        )
+    granted = bool(process.bounding and process.bounding >> 14 & 1)
+    if granted and process.uid:
+        return (
+            f"CAP_IPC_LOCK is in CapBnd but not in CapEff: the process is non-root (uid "
+            f"{process.uid}), for which Kubernetes' capabilities.add has no effect."
+        )
+    return "CAP_IPC_LOCK is not in CapEff."
+
+
+def _uses_rdma(facts: NodeFacts) -> bool | None:
+    """Whether the process can use RDMA; None if that was not looked at."""
+    if facts.verbs is not None and any(node.name.startswith("uverbs") for node in facts.verbs):
+        return True
+    if facts.hcas:
+        return True
+    return None if facts.hcas is None and facts.verbs is None else False
+
+
+@CHECKS.check(NodeFacts)
+def memlock(facts: NodeFacts) -> Iterator[Result]:
+    """The process may lock too little memory for RDMA, and has no right to exceed the limit."""
+    process = facts.process
+    if process is None or process.memlock_soft in (None, UNLIMITED) or process.ipc_lock:
+        return
+    limit = process.memlock_soft
+    assert limit is not None
+    used_up = process.pinned is not None and process.pinned > limit * _NEARLY
+    uses_rdma = _uses_rdma(facts)
+    if uses_rdma is False or (limit >= _ENOUGH_MEMLOCK and not used_up):
+        return
+    sure = uses_rdma and process.ipc_lock is False
+    hard = process.memlock_hard
+    yield finding(
+        "memlock-too-low",
+        facts.subject,
+        f"Process {process.pid} may lock {amount(limit)} of memory"
+        + (f" and has pinned {amount(process.pinned)}" if used_up and process.pinned else "")
+        + f"; registering RDMA buffers beyond it fails with ENOMEM. {_why_no_ipc_lock(process)}",
+        Evidence(
+            f"/proc/{process.pid}/limits",
+            "Max locked memory",
+            str(limit),
+            f"hard limit {'unlimited' if hard == UNLIMITED else hard}",
+        ),
+        Evidence(
+            f"/proc/{process.pid}/status",
+            "CapEff",
+            "unknown" if process.effective is None else f"{process.effective:016x}",
+            f"uid {process.uid}",
+        ),
+        values={"limit": amount(limit)},
+        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        severity=None if uses_rdma else Severity.WARNING,
+    )
+
+
+@CHECKS.check(NodeFacts)
+def shm(facts: NodeFacts) -> Iterator[Result]:
+    """The shared memory has the runtime's default size in a container with several GPUs."""
+    process = facts.process
+    if process is None or process.shm_bytes is None or process.shm_bytes > _DEFAULT_SHM:
+        return
+    gpus = None if facts.given is None else len(facts.given)
+    if gpus == 1 or (gpus is None and not facts.gpus and not facts.hcas):
+        return
+    where = facts.subject.name
+    yield finding(
+        "shm-too-small",
+        facts.subject,
+        f"The mount at /dev/shm holds {amount(process.shm_bytes)}, the container runtime's default: NCCL's "
+        "shared-memory transport and data loader workers need more.",
+        Evidence(f"/proc/{process.pid}/mountinfo", "shm", f"size={process.shm_bytes}"),
+        values={"pod": where},
+        severity=Severity.WARNING,
+    )
