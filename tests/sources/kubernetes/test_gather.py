@@ -544,3 +544,19 @@ def test_budget_of_many_pods_is_kept(
     assert {f"Pod/w{number}" for number in range(20)} <= names(found)
     assert len(api.asked) <= 8
     assert found.scope.complete_kinds == ()
+
+
+def test_pods_are_not_settled_while_unbound_members_are_unread(
+    api: ApiServer, client: Client
+) -> None:
+    labels = {"labels": {"kueue.x-k8s.io/pod-group-name": "sft"}}
+    gate = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    members = [pod(f"sft-{number}", metadata=labels, spec=gate) for number in range(3)]
+    world = World([*members, node()])
+    api.answer = world
+    found = gather.gather_pod(client, "ml", "sft-0")
+    assert {"Pod/sft-1", "Pod/sft-2"} <= names(found)
+    assert "Pod" in found.scope.complete_kinds
+    world.denied = {"list pods in ml"}
+    found = gather.gather_pod(client, "ml", "sft-0")
+    assert "Pod" not in found.scope.complete_kinds

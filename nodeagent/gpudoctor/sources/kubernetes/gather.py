@@ -45,9 +45,13 @@ _Name = tuple[str | None, str | None]
 
 
 class _Reading:
-    """What has been read so far. `budget` is the number of requests left for steps."""
+    """What has been read so far. `budget` is the number of requests left for steps.
 
-    def __init__(self, client: Client, budget: int) -> None:
+    `has_all_pods` says that all pods of the cluster were looked at: no step lists pods again.
+    """
+
+    def __init__(self, client: Client, budget: int, *, has_all_pods: bool = False) -> None:
+        self._has_all_pods = has_all_pods
         self._client = client
         self.budget = budget
         self._objects: dict[tuple[str, str | None, str], msgspec.Raw] = {}
@@ -61,6 +65,8 @@ class _Reading:
     def bundle(self) -> Bundle:
         """Return everything that was read."""
         settled = tuple(kind for kind, whole in self._settled.items() if whole)
+        if self._has_all_pods:
+            settled += (kinds.POD.name,)
         return Bundle(
             now=self._client.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             scope=Scope(denied=tuple(dict.fromkeys(self._denied)), complete_kinds=settled),
@@ -79,6 +85,8 @@ class _Reading:
         A paged list counts once, however many pages it has.
         """
         if step in self._done:
+            return []
+        if self._has_all_pods and isinstance(step, List) and step.kind == kinds.POD:
             return []
         if self._lost or not (free or self.budget > 0):
             self._unsettle(step)
@@ -195,7 +203,7 @@ class _Reading:
 
     def stop(self) -> None:
         """Give up the steps that are left: only what was read once for all stays settled."""
-        once = {step.kind.name for step in (plan.NODES, plan.BOUND_PODS, plan.DAEMON_SETS)}
+        once = {step.kind.name for step in (plan.NODES, plan.DAEMON_SETS)}
         self._settled = {kind: whole for kind, whole in self._settled.items() if kind in once}
 
     def _unsettle(self, step: Step) -> None:
@@ -253,7 +261,7 @@ def gather_selected(client: Client, namespace: str | None, selector: str) -> Bun
 def gather_gpu_pods(client: Client) -> Bundle:
     """Read all pods that ask for devices, in all namespaces, and what keeps the unwell ones so."""
     found = client.list(kinds.POD)
-    reading = _Reading(client, _BUDGET_OF_MANY)
+    reading = _Reading(client, _BUDGET_OF_MANY, has_all_pods=found.whole)
     everyone = _views(found.objects, PodView)
     pods = [pod for pod in everyone if pod.uses_devices]
     nodes = {pod.spec.node_name for pod in pods}
@@ -263,7 +271,6 @@ def gather_gpu_pods(client: Client) -> Bundle:
         for raw, pod in zip(found.objects, everyone, strict=True)
         if pod.uses_devices or pod.spec.node_name in nodes or plan.is_device_software(pod)
     )
-    reading.settle(kinds.POD.name, found.whole)
     _each(
         reading,
         [pod for pod in pods if not pod.is_well],

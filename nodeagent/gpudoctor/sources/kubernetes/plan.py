@@ -232,8 +232,12 @@ def peers(pod: PodView) -> Iterator[Step]:
     labels = pod.metadata.labels or {}
     for label in _JOB_LABELS:
         if label in labels:
+            # A pending pod of a group is judged by those that are not bound as well.
             yield List(
-                kinds.POD, pod.metadata.namespace, labels=f"{label}={labels[label]}", settles=False
+                kinds.POD,
+                pod.metadata.namespace,
+                labels=f"{label}={labels[label]}",
+                settles=not pod.is_bound,
             )
             return
     numbered = _NUMBERED.fullmatch(pod.metadata.name)
@@ -289,6 +293,7 @@ def before_nodes(pod: PodView) -> Iterator[Step]:
     """For a pod that a queue holds back: what decides about it, which nodes do not."""
     if not pod.is_queued:
         return
+    yield from peers(pod)
     yield from groups(pod)
     queue = (pod.metadata.labels or {}).get(_KUEUE_QUEUE)
     if queue:
@@ -308,6 +313,7 @@ def of_pending_pod(
     if _QUOTA_WORDS.search(told):
         yield List(kinds.RESOURCE_QUOTA, pod.metadata.namespace)
     yield from groups(pod)
+    yield from peers(pod)
     if pod.devices():
         yield DAEMON_SETS
         yield from software_logs(pod, nodes, bound)
@@ -315,7 +321,6 @@ def of_pending_pod(
             yield from plugin_settings(missing, bound)
     elif _CLAIM_WORDS.search(told):
         yield List(kinds.RESOURCE_CLAIM, pod.metadata.namespace)
-    yield from peers(pod)
     if not pod.is_queued and any(
         label in (pod.metadata.labels or {}) for label in _JOB_LABELS[:-2]
     ):
