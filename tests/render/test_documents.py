@@ -10,10 +10,10 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
-from tests.render import reports
 
 from gpudoctor.render import html, junit
 from gpudoctor.report import Report, Verdict
+from tests.render import reports
 
 EVIL = '<script>alert(1)</script> & "quotes" \x1b[31m\x00 \u202e \ufffe'
 

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.render import reports
 
 from gpudoctor.render import text
 from gpudoctor.render.clean import clean, one_line, shorten
 from gpudoctor.render.paper import Paper, cells, wrap
 from gpudoctor.report import Evidence, Report, Verdict
+from tests.render import reports
 
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "render"
 
