@@ -46,6 +46,8 @@ def test_shell_completion(
 BAD = [
     ("", "is empty"),
     ("\0\0\0", "binary"),
+    ("NAME        READY   STATUS\ntrainer-0   0/1     Pending\n", "the table that `kubectl get`"),
+    ("Name:  trainer-0\nNamespace:  ml\n", "`gpudoctor explain` reads that"),
     ("kind: Pod\napiVersion: v1\nmetadata: !!python/name:os.system x\n", "tag"),
     ("kind: Pod\napiVersion: v1\n\tmetadata:\n", "a tab"),
     ('{"kind": "Pod", "apiVersion": "v1", "metadata": {', "cut off"),
@@ -134,7 +136,6 @@ def test_any_shape_of_a_pod_gets_an_answer(
     path.write_text(json.dumps(POD | shape))
     result = run(monkeypatch, ["check", "--pod", "trainer-0", "--from", str(path), "-o", output])
     assert (result.status in (0, 1, 3), result.err) == (True, "")
-    assert "check " not in [unknown.split("gpudoctor_checks")[0] for unknown in [result.out]]
     assert "the check failed" not in result.out
     assert "hunter2" not in result.out
     if output == "text":

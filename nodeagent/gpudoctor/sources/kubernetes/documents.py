@@ -54,7 +54,7 @@ def read_objects(raw: bytes, name: str) -> tuple[msgspec.Raw, ...]:
     PodList get the kind and apiVersion that the API leaves out of them. `name` is the file's in
     messages. InputError says what is wrong, in which line, and what to do.
     """
-    raw = _as_utf8(raw)
+    raw = as_utf8(raw)
     _refuse_other_text(raw, name)
     if raw.lstrip(_BLANKS)[:1] in (b"{", b"["):
         documents = _json_documents(raw, name)
@@ -65,7 +65,7 @@ def read_objects(raw: bytes, name: str) -> tuple[msgspec.Raw, ...]:
     return tuple(found for document in documents for found in _objects(document, name))
 
 
-def _as_utf8(raw: bytes) -> bytes:
+def as_utf8(raw: bytes) -> bytes:
     """Return the text as UTF-8 without a byte order mark; what is not UTF-8 becomes U+FFFD."""
     for bom, encoding in _BOMS:
         if raw.startswith(bom):
@@ -90,6 +90,15 @@ def _refuse_other_text(raw: bytes, name: str) -> None:
     if binary is not None:
         line = line_of(raw, binary.start())
         raise InputError(f"{name}: line {line}: binary data, not a text; {_NEXT_STEP}")
+    refuse_printed_text(raw, name)
+    if _KUBECTL_ERROR.match(head):
+        said = head.strip(_BLANKS).split(b"\n")[0].decode("utf-8", "replace")
+        raise InputError(f"{name}: holds an answer of kubectl, not objects: {said.strip()[:300]}")
+
+
+def refuse_printed_text(raw: bytes, name: str) -> None:
+    """Raise InputError for what kubectl prints for people, which `explain` may read."""
+    head = raw[:_CHUNK_BYTES]
     if _TABLE.match(head):
         raise InputError(f"{name}: is the table that `kubectl get` prints; {_NEXT_STEP} instead")
     if _DESCRIBE.match(head):
@@ -97,9 +106,6 @@ def _refuse_other_text(raw: bytes, name: str) -> None:
             f"{name}: is `kubectl describe` text: `gpudoctor explain` reads that; "
             f"or {_NEXT_STEP} instead"
         )
-    if _KUBECTL_ERROR.match(head):
-        said = head.strip(_BLANKS).split(b"\n")[0].decode("utf-8", "replace")
-        raise InputError(f"{name}: holds an answer of kubectl, not objects: {said.strip()[:300]}")
 
 
 def line_of(raw: bytes, offset: int) -> int:
