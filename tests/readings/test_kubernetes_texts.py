@@ -106,3 +106,36 @@ def test_a_dump_is_about_its_gpu_pods_that_are_not_well(tmp_path: Path) -> None:
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "ConfigMap"}))
     with pytest.raises(InputError, match="neither a GPU pod nor a node"):
         explain(path)
+
+
+PASTED_EVENTS = """Events:
+  Type     Reason     Age                 From               Message
+  ----     ------     ----                ----               -------
+  Normal   Scheduled  9m                  default-scheduler  Successfully assigned ml/a-0 to gpu-1
+  Warning  BackOff    2s (x31 over 8m4s)  kubelet            Back-off restarting failed container
+"""
+
+
+def test_the_events_of_a_description_alone(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_text(PASTED_EVENTS)
+    assert kind_of(path) == "kubectl-events"
+    subject = explain(path).subject
+    assert (subject.namespace, subject.name, subject.node) == ("ml", "a-0", "gpu-1")
+    path.write_text(
+        "Warning  FailedScheduling  5m  default-scheduler  0/3 nodes are available: 3 Insufficient "
+        "nvidia.com/gpu.\n"
+    )
+    report = explain(path)
+    assert (report.verdict, report.subject.name) == ("failing", "(unnamed)")
+    assert report.observed_at is None
+
+
+def test_a_table_of_pods_gets_a_word_about_what_to_give(tmp_path: Path) -> None:
+    path = tmp_path / "pods"
+    path.write_text("NAMESPACE   NAME   READY   STATUS    AGE\nml  a  0/1  Pending  5m\n")
+    with pytest.raises(InputError, match="the table that `kubectl get` prints"):
+        explain(path)
+    path.write_text("NAME   MAJ:MIN RM  SIZE TYPE MOUNTPOINTS\nsda  8:0  0  100G  disk\n")
+    with pytest.raises(InputError, match="not recognised"):
+        explain(path)

@@ -29,7 +29,7 @@ _AT_BYTE = re.compile(r"^(?:JSON is malformed: )?(?P<what>.*) \(byte (?P<byte>\d
 _BETWEEN = re.compile(rb"(?:---)?[ \t\r\n]*")
 _TRAILING = "trailing characters"
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
-_TABLE = re.compile(rb"\s*(?:NAMESPACE +)?(?:LAST SEEN|NAME) +[A-Z]")
+_TABLE = re.compile(rb"\s*(?:NAMESPACE +)?(?:LAST SEEN|NAME) +[A-Z][A-Z() -]*\r?(?:\n|$)")
 _DESCRIBE = re.compile(rb"\s*Name: +\S[^\n]*\n(?:Namespace|Roles|Labels|Priority):")
 _KUBECTL_ERROR = re.compile(
     rb"\s*(?:Error from server|error: |No resources found|Unable to connect to the server|"
@@ -96,10 +96,15 @@ def _refuse_other_text(raw: bytes, name: str) -> None:
         raise InputError(f"{name}: holds an answer of kubectl, not objects: {said.strip()[:300]}")
 
 
+def is_table(head: bytes) -> bool:
+    """Tell the table that `kubectl get` prints by its header."""
+    return _TABLE.match(head) is not None
+
+
 def refuse_printed_text(raw: bytes, name: str) -> None:
     """Raise InputError for what kubectl prints for people, which `explain` may read."""
     head = raw[:_CHUNK_BYTES]
-    if _TABLE.match(head):
+    if is_table(head):
         raise InputError(f"{name}: is the table that `kubectl get` prints; {_NEXT_STEP} instead")
     if _DESCRIBE.match(head):
         raise InputError(
