@@ -65,6 +65,11 @@ def test_a_described_pod_is_the_subject() -> None:
     assert any("does not print" in unknown.why for unknown in report.unknown)
 
 
+def test_what_a_description_does_not_print_is_not_taken_as_absent() -> None:
+    report = explain(DATA / "trainer.pod.txt")
+    assert "missing-ipc-lock" not in {finding.name for finding in report.findings}
+
+
 def test_described_nodes_are_children() -> None:
     report = explain(DATA / "operator.nodes.txt")
     assert [child.subject.name for child in report.children] == ["cp-1", "gpu-1", "gpu-2"]
