@@ -70,6 +70,21 @@ def test_what_a_description_does_not_print_is_not_taken_as_absent() -> None:
     assert "missing-ipc-lock" not in {finding.name for finding in report.findings}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_what_a_windows_shell_writes(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "described"
+    text = (DATA / "big70b-0.pod.txt").read_text().replace("\n", "\r\n")
+    path.write_bytes(text.encode(encoding))
+    assert explain(path).roots == ("liveness-kills-loading-model",)
+
+
+def test_a_pod_described_twice_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "described"
+    text = (DATA / "big70b-0.pod.txt").read_text()
+    path.write_text(f"{text}\n\n{text}")
+    assert explain(path).subject.name == "big70b-0"
+
+
 def test_described_nodes_are_children() -> None:
     report = explain(DATA / "operator.nodes.txt")
     assert [child.subject.name for child in report.children] == ["cp-1", "gpu-1", "gpu-2"]

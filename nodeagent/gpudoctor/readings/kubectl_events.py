@@ -24,7 +24,7 @@ def _matches(head: str) -> int:
 
 
 def _read(text: TextInput) -> Reading:
-    content = text.read().decode("utf-8", "replace")
+    content = text.text()
     events = events_table.read(content) or described.loose_events(content)
     names = dict.fromkeys(
         (event["involvedObject"].get("namespace"), event["involvedObject"]["name"])

@@ -11,7 +11,7 @@ from gpudoctor.errors import InputError
 from gpudoctor.sources import bundle
 from gpudoctor.sources.bundle import Bundle, Scope
 from gpudoctor.sources.kubernetes import documents
-from gpudoctor.sources.text import HEAD_BYTES, open_input
+from gpudoctor.sources.text import HEAD_BYTES, as_utf8, open_input
 
 LOOSE_LOG = "?/"
 """Prefix of the key of a log that came as a file of its own: whose it is, the reader knows."""
@@ -53,7 +53,7 @@ def _read(name: str) -> Bundle:
         raw = text.read()
     if bundle.is_bundle(raw):
         return bundle.decode(raw, text.name)
-    raw = documents.as_utf8(raw)
+    raw = as_utf8(raw)
     head = raw[:HEAD_BYTES]
     if _is_dump(head):
         return Bundle(objects=documents.read_objects(raw, text.name))

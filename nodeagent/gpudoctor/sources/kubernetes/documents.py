@@ -7,7 +7,6 @@ cluster is split without building its tree; only YAML has to be read through.
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -15,14 +14,8 @@ from typing import Any
 import msgspec
 
 from gpudoctor.errors import InputError
+from gpudoctor.sources.text import as_utf8
 
-_BOMS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 _CHUNK_BYTES = 1 << 20
 _BLANKS = b" \t\r\n"
 _AT_BYTE = re.compile(r"^(?:JSON is malformed: )?(?P<what>.*) \(byte (?P<byte>\d+)\)$")
@@ -63,22 +56,6 @@ def read_objects(raw: bytes, name: str) -> tuple[msgspec.Raw, ...]:
 
         documents = yaml_documents(raw, name)
     return tuple(found for document in documents for found in _objects(document, name))
-
-
-def as_utf8(raw: bytes) -> bytes:
-    """Return the text as UTF-8 without a byte order mark; what is not UTF-8 becomes U+FFFD."""
-    for bom, encoding in _BOMS:
-        if raw.startswith(bom):
-            return raw.decode(encoding, "replace").encode()
-    if raw.isascii():
-        return raw
-    # In pieces, because the decoded text of a large dump takes four times its bytes.
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    pieces = [
-        decoder.decode(raw[start : start + _CHUNK_BYTES]).encode()
-        for start in range(0, len(raw), _CHUNK_BYTES)
-    ]
-    return b"".join([*pieces, decoder.decode(b"", final=True).encode()])
 
 
 def _refuse_other_text(raw: bytes, name: str) -> None:
