@@ -24,6 +24,25 @@ _BOMS = (
 )
 
 
+class _Replayed(io.RawIOBase):
+    """A stream whose head was read already, from its start."""
+
+    def __init__(self, head: bytes, rest: io.BufferedIOBase) -> None:
+        self._head = memoryview(head)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._head:
+            return self._rest.readinto(buffer)
+        count = min(len(buffer), len(self._head))
+        buffer[:count] = self._head[:count]
+        self._head = self._head[count:]
+        return count
+
+
 class TextInput:
     """One input: its name, its first bytes, and a binary stream over the whole of it.
 
@@ -34,16 +53,16 @@ class TextInput:
     def __init__(self, name: str, stream: io.RawIOBase) -> None:
         self.name = "standard input" if name == STDIN else name
         self._plain = io.BufferedReader(stream, HEAD_BYTES)
-        self._stream: io.BufferedReader[Any] = self._plain
-        if self._plain.peek(2)[:2] == _GZIP_MAGIC:
-            self._stream = io.BufferedReader(gzip.GzipFile(fileobj=self._plain), HEAD_BYTES)
-        self.head = self._peek()
-
-    def _peek(self) -> bytes:
         try:
-            return self._stream.peek(HEAD_BYTES)[:HEAD_BYTES]
+            is_packed = self._plain.peek(2)[:2] == _GZIP_MAGIC
+            whole: io.BufferedIOBase
+            whole = gzip.GzipFile(fileobj=self._plain) if is_packed else self._plain
+            # Read, not peeked: the first piece that comes out of a pipe may be a single line.
+            self.head = whole.read(HEAD_BYTES)
         except (OSError, EOFError) as error:
+            self._plain.close()
             raise InputError(f"{self.name}: cannot be read: {error}") from error
+        self._stream = io.BufferedReader(_Replayed(self.head, whole), _CHUNK_BYTES)
 
     def __enter__(self) -> TextInput:
         return self
