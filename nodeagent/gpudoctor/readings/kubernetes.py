@@ -9,6 +9,7 @@ from functools import cached_property
 from gpudoctor.errors import InputError
 from gpudoctor.facts.kubernetes import (
     components,
+    dra,
     fields,
     health,
     labels,
@@ -110,7 +111,7 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     logs = recorded.with_log_of(source.recorded, _main_log(pod)).logs
     found = situation.read(cluster, pod, logs, source.components)
     state = health.assess(found)
-    others = (queues.read(cluster, found), sharing.read(cluster, found))
+    others = (queues.read(cluster, found), dra.read(cluster, found), sharing.read(cluster, found))
     parts = (found, *(part for part in others if part is not None))
     unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
     return Reading(
