@@ -21,6 +21,7 @@ from gpudoctor.sources.text import TextInput
 
 _MODULES: dict[str, str] = {
     "topology": "gpudoctor.readings.topology",
+    "nccl": "gpudoctor.readings.nccl_log",
     "kubectl-describe": "gpudoctor.readings.kubectl_describe",
     "kubectl-events": "gpudoctor.readings.kubectl_events",
     "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",

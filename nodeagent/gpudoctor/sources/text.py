@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import sys
+import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,6 +14,8 @@ from gpudoctor.errors import InputError
 STDIN = "-"
 HEAD_BYTES = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 class TextInput:
@@ -26,14 +29,15 @@ class TextInput:
         self.name = "standard input" if name == STDIN else name
         self._plain = io.BufferedReader(stream, HEAD_BYTES)
         self._stream: io.BufferedReader[Any] = self._plain
-        if self._plain.peek(2)[:2] == _GZIP_MAGIC:
-            self._stream = io.BufferedReader(gzip.GzipFile(fileobj=self._plain), HEAD_BYTES)
+        unpacked = _unpacked(self._plain)
+        if unpacked is not None:
+            self._stream = io.BufferedReader(unpacked, HEAD_BYTES)
         self.head = self._peek()
 
     def _peek(self) -> bytes:
         try:
             return self._stream.peek(HEAD_BYTES)[:HEAD_BYTES]
-        except (OSError, EOFError) as error:
+        except _UNREADABLE as error:
             raise InputError(f"{self.name}: cannot be read: {error}") from error
 
     def __enter__(self) -> TextInput:
@@ -55,8 +59,32 @@ class TextInput:
         """Read the whole input; InputError says why it cannot be read."""
         try:
             return self._stream.read()
-        except (OSError, EOFError) as error:
+        except _UNREADABLE as error:
             raise InputError(f"{self.name}: cannot be read: {error}") from error
+
+    def read_some(self, size: int) -> bytes:
+        """Read up to `size` bytes as soon as there are any, b"" at the end.
+
+        A compressed input that is cut short ends where it was cut.
+        """
+        try:
+            return self._stream.read1(size)
+        except EOFError:
+            return b""
+        except _UNREADABLE as error:
+            raise InputError(f"{self.name}: cannot be read: {error}") from error
+
+
+def _unpacked(plain: io.BufferedReader) -> Any:
+    """The decompressed stream of gzip or zstd, None for plain text."""
+    magic = plain.peek(len(_ZSTD_MAGIC))
+    if magic.startswith(_GZIP_MAGIC):
+        return gzip.GzipFile(fileobj=plain)
+    if magic.startswith(_ZSTD_MAGIC):
+        from backports.zstd import ZstdFile  # imported late: few inputs need it
+
+        return ZstdFile(plain)
+    return None
 
 
 def open_input(name: str) -> TextInput:
