@@ -179,7 +179,7 @@ def modify_qp(log: NcclLog) -> Iterator[Result]:
     """A queue pair could not be connected; the error number says which side is wrong."""
     rules = (
         (("110", "Connection timed out", "timed out"), "ib-modify-qp-timeout",
-         "the fabric does not resolve or reach the peer (rails that do not meet, a wrong GID, ARP)"),
+         "the fabric does not resolve or reach the peer (rails that do not meet, wrong GID, ARP)"),
         (("19", "No such device"), "ib-modify-qp-no-device",
          "the adapter does not belong to this pod's network namespace"),
         (("22", "Invalid argument"), "gid-index-invalid",
@@ -208,7 +208,7 @@ def modify_qp(log: NcclLog) -> Iterator[Result]:
 
 @CHECKS.check(NcclLog)
 def registration(log: NcclLog) -> Iterator[Result]:
-    """Memory cannot be registered with the adapter: no locked memory left, or GPU memory refused."""
+    """Memory cannot be registered with the adapter: no locked memory, or GPU memory refused."""
     events = log.of_kind("memory-registration", "ib-create")
     no_memory = [
         event
@@ -323,9 +323,9 @@ def imex(log: NcclLog) -> Iterator[Result]:
         yield draft(
             log,
             "imex-channel-unavailable",
-            f"{several(hosts_of(events), 'host')} belongs to a multi-node NVLink domain, but sharing"
-            " GPU memory across it is refused: no usable /dev/nvidia-caps-imex-channels in the pod,"
-            " or the IMEX daemon is not up.",
+            f"{several(hosts_of(events), 'host')} belongs to a multi-node NVLink domain, but"
+            " sharing GPU memory across it is refused: no usable /dev/nvidia-caps-imex-channels in"
+            " the pod, or the IMEX daemon is not up.",
             lines_of(events),
             hosts=hosts_of(events),
         )
@@ -492,7 +492,9 @@ def collective_timeout(log: NcclLog) -> Iterator[Result]:
     for status in log.work:
         groups[status.group].append(status)
     for statuses in groups.values():
-        gave_up = [status for status in statuses if status.timed_out is not None or status.operation]
+        gave_up = [
+            status for status in statuses if status.timed_out is not None or status.operation
+        ]
         if not gave_up:
             continue
         sequence = min((s.timed_out for s in gave_up if s.timed_out is not None), default=None)
@@ -538,7 +540,9 @@ def init_incomplete(log: NcclLog) -> Iterator[Result]:
     if log.unfinished is None or log.deduplicated or log.failed or _causes(log) or log.work:
         return
     for comm in log.communicators:
-        missing = sorted(set(range(comm.nranks)) - set(comm.started)) if comm.nranks < 1 << 20 else []
+        missing = (
+            sorted(set(range(comm.nranks)) - set(comm.started)) if comm.nranks < 1 << 20 else []
+        )
         stuck = sorted(set(comm.started) - set(comm.completed))
         if not comm.started or not stuck or comm.aborted or (comm.completed and missing):
             continue

@@ -196,7 +196,7 @@ def net_forced(log: NcclLog) -> Iterator[Result]:
 
 @CHECKS.check(NcclLog)
 def socket_fallback(log: NcclLog) -> Iterator[Result]:
-    """Data goes over TCP though RDMA was there or meant to be; else that it does, as information."""
+    """Data goes over TCP though RDMA was there or meant to be; if it was not: information."""
     if not over_tcp(log):
         return
     hosts = _tcp_hosts(log)
@@ -309,7 +309,7 @@ def _longer_number(token: str, device: str) -> bool:
 @CHECKS.check(NcclLog)
 def adapters_differ(log: NcclLog) -> Iterator[Result]:
     """One host uses fewer adapters than most others."""
-    if len(log.adapters) < 3 or log.multi_node is not True:  # noqa: PLR2004 - two cannot outvote
+    if len(log.adapters) < 3 or log.multi_node is not True:
         return
     counts = [len(found.devices) for found in log.adapters]
     usual = max(set(counts), key=lambda count: (counts.count(count), count))
@@ -318,8 +318,8 @@ def adapters_differ(log: NcclLog) -> Iterator[Result]:
         yield draft(
             log,
             "nccl-adapters-missing",
-            f"{several([found.host for found in fewer], 'host')} uses {len(fewer[0].devices)} adapters"
-            f" where most hosts use {usual}: the ring is as slow as its slowest host.",
+            f"{several([found.host for found in fewer], 'host')} uses {len(fewer[0].devices)}"
+            f" adapters where most hosts use {usual}: the ring is as slow as its slowest host.",
             [*(found.line for found in fewer), _example(log, usual)],
             hosts=[found.host for found in fewer],
             certainty=Certainty.LIKELY,

@@ -120,7 +120,9 @@ def grid(log: NcclLog) -> dict[str, Any]:
 
 def _places(log: NcclLog) -> tuple[list[str], dict[int, int]]:
     """The rows' names, and in which row each rank goes."""
-    ranks = sorted({row.rank for row in log.grid} | {rank for host in log.hosts for rank in host.ranks})
+    ranks = sorted(
+        {row.rank for row in log.grid} | {rank for host in log.hosts for rank in host.ranks}
+    )
     if len(ranks) <= _GRID_LIMIT:
         return [str(rank) for rank in ranks], {rank: index for index, rank in enumerate(ranks)}
     hosts = [host for host in log.hosts if host.ranks][:_HOSTS_LIMIT]

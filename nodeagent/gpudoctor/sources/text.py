@@ -27,7 +27,7 @@ class TextInput:
 
     def __init__(self, name: str, stream: io.RawIOBase) -> None:
         self.name = "standard input" if name == STDIN else name
-        self._plain = io.BufferedReader(stream, HEAD_BYTES)
+        self._plain: io.BufferedReader[Any] = io.BufferedReader(stream, HEAD_BYTES)
         self._stream: io.BufferedReader[Any] = self._plain
         unpacked = _unpacked(self._plain)
         if unpacked is not None:
@@ -75,7 +75,7 @@ class TextInput:
             raise InputError(f"{self.name}: cannot be read: {error}") from error
 
 
-def _unpacked(plain: io.BufferedReader) -> Any:
+def _unpacked(plain: io.BufferedReader[Any]) -> Any:
     """The decompressed stream of gzip or zstd, None for plain text."""
     magic = plain.peek(len(_ZSTD_MAGIC))
     if magic.startswith(_GZIP_MAGIC):
