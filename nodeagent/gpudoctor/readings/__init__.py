@@ -21,6 +21,9 @@ from gpudoctor.sources.text import TextInput, as_utf8
 
 _MODULES: dict[str, str] = {
     "topology": "gpudoctor.readings.topology",
+    "nccl": "gpudoctor.readings.nccl_log",
+    "nccl-tests": "gpudoctor.readings.nccl_tests",
+    "ib-write-bw": "gpudoctor.readings.ib_write_bw",
     "kubectl-describe": "gpudoctor.readings.kubectl_describe",
     "kubectl-events": "gpudoctor.readings.kubectl_events",
     "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",
