@@ -20,6 +20,8 @@ from gpudoctor.report import Report, ReportSubject, Unknown
 from gpudoctor.sources.text import TextInput
 
 _MODULES: dict[str, str] = {
+    "kernel-log": "gpudoctor.readings.kernel_log",
+    "runtime-error": "gpudoctor.readings.runtime_errors",
     "topology": "gpudoctor.readings.topology",
 }
 """Format name -> module with its FORMAT; the names are the values of `--kind`."""
