@@ -23,6 +23,9 @@ _MODULES: dict[str, str] = {
     "kernel-log": "gpudoctor.readings.kernel_log",
     "runtime-error": "gpudoctor.readings.runtime_errors",
     "topology": "gpudoctor.readings.topology",
+    "kubectl-describe": "gpudoctor.readings.kubectl_describe",
+    "kubectl-events": "gpudoctor.readings.kubectl_events",
+    "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",
 }
 """Format name -> module with its FORMAT; the names are the values of `--kind`."""
 

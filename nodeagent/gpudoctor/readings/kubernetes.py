@@ -6,15 +6,20 @@ import difflib
 from collections.abc import Iterable
 from functools import cached_property
 
+import msgspec
+
 from gpudoctor.errors import InputError
 from gpudoctor.facts.kubernetes import (
     components,
     fields,
     health,
+    kueue,
     labels,
     node_situation,
     placement,
+    queues,
     resources,
+    sharing,
     situation,
 )
 from gpudoctor.facts.kubernetes.cluster import Cluster, PodEntry
@@ -22,7 +27,7 @@ from gpudoctor.facts.kubernetes.components import Component
 from gpudoctor.facts.kubernetes.health import State, Unexplained
 from gpudoctor.facts.kubernetes.model import Pod, Scope
 from gpudoctor.readings import Reading
-from gpudoctor.report import ReportSubject, Unknown
+from gpudoctor.report import Evidence, ReportSubject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
 
@@ -48,6 +53,7 @@ class Input:
         self.recorded = recorded
         scope = Scope(
             complete=recorded.scope.objects == "complete",
+            complete_kinds=frozenset(recorded.scope.complete_kinds),
             denied=tuple(recorded.scope.denied),
         )
         self.cluster = Cluster(recorded.objects, scope, fields.moment(recorded.now))
@@ -83,23 +89,53 @@ def find_pod(cluster: Cluster, name: str, namespace: str | None) -> PodEntry:
     raise InputError(f"pod {wanted} is not in the input; {hint}")
 
 
+def read_pod_named(source: Input, name: str, namespace: str | None) -> Reading:
+    """Read the pod of that name, or what is said about pods that could not be made."""
+    try:
+        entry = find_pod(source.cluster, name, namespace)
+    except InputError:
+        refused = situation.read_refused(source.cluster, name, namespace)
+        if refused is None:
+            raise
+        return Reading(
+            subject=ReportSubject("Pod", name, refused.subject.namespace),
+            facts=(refused,),
+            observed_at=source.observed_at,
+            unknown=tuple(_unknowns(source.cluster)),
+            is_complete=source.cluster.scope.has_all,
+        )
+    return read_pod(source, entry)
+
+
 def read_pod(source: Input, entry: PodEntry) -> Reading:
     """Read one pod and what concerns it."""
     cluster, pod = source.cluster, source.cluster.pod(entry)
     logs = recorded.with_log_of(source.recorded, _main_log(pod)).logs
     found = situation.read(cluster, pod, logs, source.components)
     state = health.assess(found)
-    parts = (found,)
+    queue = queues.read(cluster, found)
+    if queue is not None and queue.kueue is not None:
+        found = msgspec.structs.replace(found, admitted_by=_admission(queue.kueue.workload))
+    parts = [found, found.nccl, queue, sharing.read(cluster, found)]
     unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
     return Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),
-        facts=parts,
+        facts=tuple(part for part in parts if part is not None),
         otherwise=(Unexplained(found, state),) if state.state is State.NOT_WELL else (),
         observed_at=source.observed_at,
         unknown=(*unread, *_unknowns(cluster)),
         needed_unknown=state.state is State.UNKNOWN,
         starting=state.state is State.STARTING,
         is_complete=cluster.scope.has_all,
+    )
+
+
+def _admission(workload: kueue.Workload | None) -> tuple[Evidence, ...]:
+    """The quota that the pod's workload was granted, if it was."""
+    return tuple(
+        Evidence(workload.meta.path, "status.conditions[Admitted]", "True", condition.message)
+        for condition in (workload.conditions if workload else ())
+        if workload and condition.type == "Admitted" and condition.status == "True"
     )
 
 

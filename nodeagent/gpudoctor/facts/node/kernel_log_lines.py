@@ -32,7 +32,7 @@ _PREFIX = re.compile(
 )
 _KMSG = re.compile(r"\s*\d{1,4},\d+,(?P<micros>\d+),[^;]{0,64};")
 _FIELD = re.compile(r"""\s*(?:"MESSAGE"\s*:\s*"|"msg"\s*:\s*"|MESSAGE=)""")
-_TEXT_START = re.compile(
+_STARTS_A_MESSAGE = re.compile(
     r"NVRM: |nvidia-nvswitch\d+: SXid|nouveau |[a-z_]+port |Loading |Lockdown: "
 )
 
@@ -207,7 +207,8 @@ class SwitchLine(msgspec.Struct, frozen=True):
 
 
 _SXID = re.compile(
-    r"nvidia-nvswitch\d+: SXid \(PCI:(?P<pci>[0-9a-fA-F:.]{7,16})\): (?P<code>\d{1,6}), ?(?P<rest>.*)",
+    r"nvidia-nvswitch\d+: SXid \(PCI:(?P<pci>[0-9a-fA-F:.]{7,16})\): (?P<code>\d{1,6}), ?"
+    r"(?P<rest>.*)",
     re.DOTALL,
 )
 _SWITCH_WORD = re.compile(r"(Non-?fatal|Fatal)\b", re.IGNORECASE)
@@ -236,6 +237,6 @@ def parse_sxid(message: str) -> SwitchLine | None:
 def continues(raw: bytes) -> str | None:
     """Return a line that has no prefix and starts no message: the rest of a wrapped one."""
     line = split_line(raw)
-    if line is None or line.stamped or _TEXT_START.match(line.message):
+    if line is None or line.stamped or _STARTS_A_MESSAGE.match(line.message):
         return None
     return line.message.strip() or None

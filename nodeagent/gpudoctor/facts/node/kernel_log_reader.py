@@ -62,7 +62,10 @@ _CONDITIONS = (
         re.compile(r"NVRM: .*requires use of the NVIDIA open kernel modules"),
     ),
     ("gpu-dropped-by-driver", re.compile(r"NVRM: .*\d{3}\.xx Legacy drivers")),
-    ("gpu-newer-than-driver", re.compile(r"NVRM: .*installed in this system is not supported by the")),
+    (
+        "gpu-newer-than-driver",
+        re.compile(r"NVRM: .*installed in this system is not supported by the"),
+    ),
     ("nouveau-bound", re.compile(r"NVRM: .*already bound to nouveau|nouveau [0-9a-f:.]+: ")),
     (
         "module-signature-rejected",

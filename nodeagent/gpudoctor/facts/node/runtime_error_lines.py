@@ -13,6 +13,7 @@ from gpudoctor.facts.node.runtime_errors import RecognisedError
 
 _MAX_LINE = 4096
 _MAX_TEXT = 400
+_MAX_CAUSES = 256
 
 # The first that fits a line names it: the special before the general.
 _ERRORS: tuple[tuple[str, str], ...] = (
@@ -23,8 +24,7 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "driver-library-mismatch",
-        r"driver/library version mismatch|(?:LIB|Lib)_?R[Mm]_?(?:VERSION|Version)_?(?:MISMATCH|Mismatch)"
-        r"|NVRM: API mismatch",
+        r"driver/library version mismatch|lib_?rm_?version_?mismatch|NVRM: API mismatch",
     ),
     (
         "fabric-manager-version-mismatch",
@@ -129,13 +129,14 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "module-signature-rejected",
-        r"could not insert '?nvidia[\w-]*'?: (?:Key was rejected by service|Required key not available)"
-        r"|Key was rejected by service|Loading of (?:unsigned module|module with \w+ key) is rejected",
+        r"Key was rejected by service|could not insert '?nvidia[\w-]*'?: Required key not available"
+        r"|Loading of (?:unsigned module|module with \w+ key) is rejected",
     ),
     ("nouveau-bound", r"Nouveau kernel driver is currently in use"),
     (
         "gpu-uncorrectable-ecc",
-        r"uncorrectable ECC error encountered|cudaErrorECCUncorrectable|CUDA_ERROR_ECC_UNCORRECTABLE",
+        r"uncorrectable ECC error encountered|cudaErrorECCUncorrectable"
+        r"|CUDA_ERROR_ECC_UNCORRECTABLE",
     ),
     (
         "nvlink-error",
@@ -166,7 +167,7 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     (
         "cuda-unknown-error",
         r"CUDA unknown error|\bError 999\b|cudaErrorUnknown\b|CUDA_ERROR_UNKNOWN\b"
-        r"|CUDA error: unknown error|cuda error: unknown error|OS call failed or operation not supp",
+        r"|CUDA error: unknown error|OS call failed or operation not supported on this OS",
     ),
 )  # fmt: skip
 
@@ -199,6 +200,3 @@ def recognise_all(lines: Iterable[str]) -> Iterator[tuple[int, RecognisedError]]
         if key not in seen and len(seen) < _MAX_CAUSES:
             seen.add(key)
             yield number, found
-
-
-_MAX_CAUSES = 256

@@ -36,8 +36,7 @@ _BUDGET_OF_MANY = 80
 _LOG_HEAD_BYTES = 4 << 20
 _LOG_TAIL_LINES = 5_000
 _LOG_TAIL_BYTES = 2 << 20
-_LOG_GAP = "\n... [gpudoctor: the middle of a long log was not read] ...\n"
-_OVERLAP = 256
+_LOG_GAP = "... [gpudoctor: the middle of a long log was not read] ...\n"
 _FEW_NODES = 3
 _NEAR_NAMES = 8
 
@@ -205,7 +204,7 @@ def gather_pod(client: Client, namespace: str, name: str) -> Bundle:
     events = _views(reading.read(plan.events_of(pod)), EventView)
     if pod.spec.node_name:
         node, neighbours = _node(reading, pod.spec.node_name)
-        reading.run(plan.of_bound_pod(pod, node, neighbours, events))
+        _bound(reading, pod, node, neighbours, events)
         return reading.bundle()
     reading.run(plan.before_nodes(pod))
     nodes, bound = _capacity(reading)
@@ -296,6 +295,20 @@ def _node(reading: _Reading, name: str) -> tuple[NodeView | None, list[PodView]]
     return next(iter(nodes), None), neighbours
 
 
+def _bound(
+    reading: _Reading,
+    pod: PodView,
+    node: NodeView | None,
+    neighbours: list[PodView],
+    events: list[EventView],
+) -> None:
+    reading.run(plan.of_bound_pod(pod, node, neighbours, events))
+    members: list[PodView] = []
+    for step in plan.peers(pod):
+        members += _views(reading.read(step), PodView)
+    reading.run(plan.of_bound_pods_job(pod, members))
+
+
 def _capacity(reading: _Reading) -> tuple[list[NodeView], list[PodView]]:
     """All nodes, and all pods that take from them."""
     nodes = _views(reading.read(plan.NODES), NodeView)
@@ -356,7 +369,7 @@ def _each(
         if pod.spec.node_name:
             here = [other for other in around if other.spec.node_name == pod.spec.node_name]
             node = by_name.get(pod.spec.node_name)
-            reading.run(plan.of_bound_pod(pod, node, here, told))
+            _bound(reading, pod, node, here, told)
         else:
             reading.run(plan.before_nodes(pod))
             reading.run(plan.of_pending_pod(pod, nodes, around, told))
@@ -364,10 +377,14 @@ def _each(
 
 def _joined(head: str, tail: str) -> str:
     """Head and tail of a log as one text, without what both have."""
-    overlap = head.rfind(tail[:_OVERLAP]) if tail else -1
-    if overlap >= 0:
-        return head[:overlap] + tail
-    return head.rpartition("\n")[0] + _LOG_GAP + tail
+    whole_lines = head[: head.rfind("\n") + 1]
+    first = tail.partition("\n")[0] + "\n"
+    start = whole_lines.find(first)
+    while start >= 0:
+        if tail.startswith(whole_lines[start:]):
+            return whole_lines[:start] + tail
+        start = whole_lines.find(first, start + 1)
+    return whole_lines + _LOG_GAP + tail
 
 
 def _view(raw: msgspec.Raw, view: type[V]) -> V:
