@@ -121,6 +121,10 @@ _WORDS = {
     "node": "the node",
     "device": "of the node",
     "library": "libnvidia-ml.so",
+    "level": "older",
+    "handler": "of that name",
+    "codes": "not known",
+    "process": "the program",
 }
 
 

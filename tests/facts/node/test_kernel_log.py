@@ -93,7 +93,7 @@ def test_journal_in_json() -> None:
     (event,) = read(json.dumps(entry)).events
     assert (event.host, event.first_time) == ("gpu-node", "1741674017.123456")
     as_bytes = entry | {"MESSAGE": list(XID.encode())}
-    assert events(json.dumps(as_bytes)) == [(31, "0000:3b:00", 1)]
+    assert events(json.dumps(as_bytes, separators=(",", ":"))) == [(31, "0000:3b:00", 1)]
     pretty = f'{{\n\t"MESSAGE" : "{XID}",\n\t"_TRANSPORT" : "kernel"\n}}'
     assert events(pretty) == [(31, "0000:3b:00", 1)]
     dmesg_json = f'{{\n "dmesg": [\n  {{\n "pri": 12,\n "msg": "{XID}"\n }}\n ]\n}}'

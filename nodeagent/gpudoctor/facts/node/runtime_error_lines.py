@@ -32,18 +32,18 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "fabric-not-ready",
-        r"\bError 802\b|system not yet initialized|cudaErrorSystemNotReady"
+        r"\bError 802:|system not yet initialized|cudaErrorSystemNotReady"
         r"|CUDA_ERROR_SYSTEM_NOT_READY",
     ),
     (
         "libcuda-kernel-mismatch",
-        r"\bError 803\b|unsupported display driver / cuda driver combination"
+        r"\bError 803:|unsupported display driver / cuda driver combination"
         r"|cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
         r"|CUDA driver is a stub library|cudaErrorStubLibrary|CUDA_ERROR_STUB_LIBRARY",
     ),
     (
         "compat-not-supported-on-gpu",
-        r"\bError 804\b|forward compatibility was attempted on non supported HW"
+        r"\bError 804:|forward compatibility was attempted on non supported HW"
         r"|cudaErrorCompatNotSupportedOnDevice|CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
     ),
     (
@@ -116,7 +116,7 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     (
         "gpu-lost",
         r"\bGPU is lost\b|GPU_IS_LOST|GpuIsLost|fallen off the bus"
-        r"|Unable to determine the device handle for (?:GPU|gpu)\s*(?P<device>[0-9A-Fa-f:.]+)",
+        r"|Unable to determine the device handle for (?:GPU|gpu)\s*(?P<device>[\dA-F]{4,8}:[\dA-F]{2}:[\dA-F]{2})",
     ),
     (
         "driver-libs-not-injected",
@@ -166,7 +166,7 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "cuda-unknown-error",
-        r"CUDA unknown error|\bError 999\b|cudaErrorUnknown\b|CUDA_ERROR_UNKNOWN\b"
+        r"CUDA unknown error|\bError 999:|cudaErrorUnknown\b|CUDA_ERROR_UNKNOWN\b"
         r"|CUDA error: unknown error|OS call failed or operation not supported on this OS",
     ),
 )  # fmt: skip
