@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -356,7 +357,7 @@ TEXTS = st.lists(st.one_of(FRAGMENTS, FRAGMENTS, st.text(max_size=20)), max_size
 def test_the_cuts_do_not_matter(text: str, cuts: list[int]) -> None:
     raw = text.encode("utf-8", "replace")
     places = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
-    pieces = [raw[start:end] for start, end in zip(places, places[1:], strict=False)]
+    pieces = [raw[start:end] for start, end in pairwise(places)]
     assert read_kernel_log(pieces, HOST) == read_kernel_log([raw], HOST)
     assert read_kernel_log([raw[at : at + 1] for at in range(len(raw))], HOST) == read(raw)
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests import cases_k8s
+from tests.sources.kubernetes.api_server import ApiServer, serving
+from tests.sources.kubernetes.test_gather import World
 
 from gpudoctor.report import Certainty, Report, Severity
 from gpudoctor.sources.kubernetes import gather
 from gpudoctor.sources.kubernetes.access import Access, Cluster, Fixed
 from gpudoctor.sources.kubernetes.client import Client
-from tests import cases_k8s
-from tests.sources.kubernetes.api_server import ApiServer, serving
-from tests.sources.kubernetes.test_gather import World
 
 
 @contextlib.contextmanager

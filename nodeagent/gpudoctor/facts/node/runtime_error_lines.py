@@ -116,7 +116,8 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     (
         "gpu-lost",
         r"\bGPU is lost\b|GPU_IS_LOST|GpuIsLost|fallen off the bus"
-        r"|Unable to determine the device handle for (?:GPU|gpu)\s*(?P<device>[\dA-F]{4,8}:[\dA-F]{2}:[\dA-F]{2})",
+        r"|Unable to determine the device handle for GPU\s*"
+        r"(?P<device>[\dA-F]{4,8}:[\dA-F]{2}:[\dA-F]{2})",
     ),
     (
         "driver-libs-not-injected",
