@@ -20,6 +20,8 @@ from gpudoctor.report import Report, ReportSubject, Unknown
 from gpudoctor.sources.text import TextInput, as_utf8
 
 _MODULES: dict[str, str] = {
+    "kernel-log": "gpudoctor.readings.kernel_log",
+    "runtime-error": "gpudoctor.readings.runtime_errors",
     "topology": "gpudoctor.readings.topology",
     "nccl": "gpudoctor.readings.nccl_log",
     "nccl-tests": "gpudoctor.readings.nccl_tests",
