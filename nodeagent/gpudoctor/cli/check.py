@@ -84,10 +84,10 @@ def command(
 
 
 def _read(read_from: Bundle, target: Target) -> Reading:
-    if target.is_host and read_from.hosts:
+    if target.is_host and (read_from.hosts or not read_from.objects):
         from gpudoctor.readings import host
 
-        return host.read_recorded(read_from)
+        return host.read_recorded(read_from) if read_from.hosts else host.read_live(None)
     from gpudoctor.readings import kubernetes  # imported late: a host needs none of it
 
     source = kubernetes.Input(read_from)

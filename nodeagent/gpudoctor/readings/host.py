@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from gpudoctor.facts.node import cpulist, machine
 from gpudoctor.facts.node.model import NodeFacts
 from gpudoctor.readings import Reading
 from gpudoctor.report import ReportSubject, Subject, Unknown
 from gpudoctor.sources.bundle import Bundle, HostRecording
+from gpudoctor.sources.host import Host
+from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
+from gpudoctor.sources.host.recorder import Recorder
 
 LOCAL = "local"
+PROGRAMS = ("nvidia-smi topo -m",)
+"""The only program that a live check starts, where there are GPUs: sysfs does not show NVLink."""
 
 
 def read_recorded(bundle: Bundle) -> Reading:
@@ -36,8 +44,20 @@ def _recorded(name: str, recording: HostRecording, bundle: Bundle) -> Reading:
     later = None
     if recording.tree_later:
         later = RecordedHost(recording.tree | recording.tree_later, roots)
-    facts = machine.read(host, _subject(name), later)
-    return _reading(facts, bundle.now)
+    return _reading(read_facts(Recorder(host), _subject(name), later), bundle.now)
+
+
+def read_live(host_root: str | None) -> Reading:
+    """Read this host or container, or the host whose root is mounted at `host_root`."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with LiveHost(host_root, programs=PROGRAMS) as live:
+        return _reading(read_facts(Recorder(live), _subject(LOCAL)), now)
+
+
+def read_facts(recorder: Recorder, subject: Subject, later: Host | None = None) -> NodeFacts:
+    """Read a host through a recorder, which also knows what hung and what was refused."""
+    facts = machine.read(recorder, subject, later)
+    return msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
 
 
 def _subject(name: str) -> Subject:

@@ -44,7 +44,7 @@ def read(host: Host, subject: Subject, later: Host | None = None) -> NodeFacts:
         virtual=acs.is_virtual(host),
         driver_gpus=pci.driver_gpus(host),
         in_container=process.in_container(host),
-        topology=_topology(host, subject, gpus, hcas or (), by_address, nodes),
+        topology=_topology(host, subject, gpus, hcas or (), by_address, nodes, listed=whole),
     )
 
 
@@ -65,8 +65,11 @@ def _topology(
     hcas: tuple[Hca, ...],
     devices: dict[str, PciDevice],
     nodes: tuple[NumaNode, ...],
+    *,
+    listed: bool,
 ) -> Topology | None:
-    printed = host.run(["nvidia-smi", "topo", "-m"])
+    """Return the topology by `nvidia-smi topo -m`, else by sysfs; no GPU, no program started."""
+    printed = host.run(["nvidia-smi", "topo", "-m"]) if gpus or not listed else None
     if isinstance(printed, str):
         parsed = topology_text.parse(printed, subject)
         if parsed is not None:

@@ -113,11 +113,14 @@ def _counters(host: Host, folder: str) -> dict[str, int]:
 
 def _gids(host: Host, folder: str) -> tuple[Gid, ...]:
     indexes = sorted(int(name) for name in names(host, f"{folder}/gids") if name.isdigit())
-    return tuple(
-        Gid(index, value, text(host, f"{folder}/gid_attrs/types/{index}"))
-        for index in indexes[:_MOST_GIDS]
-        if (value := text(host, f"{folder}/gids/{index}")) is not None
-    )
+    found = []
+    for index in indexes[:_MOST_GIDS]:
+        value = text(host, f"{folder}/gids/{index}")
+        if value is not None:
+            used = value.strip("0:") != ""
+            kind = text(host, f"{folder}/gid_attrs/types/{index}") if used else None
+            found.append(Gid(index, value, kind))
+    return tuple(found)
 
 
 def read_nodes(host: Host) -> tuple[tuple[VerbsNode, ...] | None, bool]:
