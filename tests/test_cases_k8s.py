@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests import cases_k8s
 
 from gpudoctor.report import Certainty, Finding, Report, Severity, Verdict
+from tests import cases_k8s
 
 HEALTHY = {"healthy": Verdict.HEALTHY, "healthy-still-starting": Verdict.STARTING}
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.kubernetes import quotas
-from gpudoctor.facts.kubernetes.model import Pod
-from gpudoctor.facts.kubernetes.situation import PodSituation
-from gpudoctor.report import Evidence, Severity
+from gpudoctor.facts.kubernetes.model import Event, Pod
+from gpudoctor.facts.kubernetes.situation import PodSituation, RefusedPod
+from gpudoctor.report import Evidence, Severity, Subject
 from gpudoctor_checks import supply
 
 CHECKS = CheckSet()
@@ -245,32 +245,57 @@ def affinity_at_admission(situation: PodSituation) -> Iterator[Result]:
     )
 
 
+@CHECKS.check(RefusedPod)
+def pod_not_made(refused: RefusedPod) -> Iterator[Result]:
+    """The API server refuses to make the pod, because a ResourceQuota is used up."""
+    yield from _quota_findings(refused.subject, refused.events, refused.quotas, None)
+
+
 @CHECKS.check(PodSituation)
-def quota_exceeded(situation: PodSituation) -> Iterator[Result]:
-    """The API server refuses pods of this pod's owner, because a ResourceQuota is used up."""
-    for event in (*situation.events, *situation.owner_events):
+def peers_not_made(situation: PodSituation) -> Iterator[Result]:
+    """The same for further pods of this pod's controller: its job is short of members."""
+    is_batch = (situation.pod.meta.owner or "").startswith("Job/") or bool(situation.peers)
+    ready = situation.pod.condition("Ready")
+    well = ready is not None and ready.status == "True"
+    if well and not is_batch:
+        return
+    severity = None if is_batch else Severity.WARNING
+    yield from _quota_findings(
+        situation.subject,
+        (*situation.events, *situation.owner_events),
+        situation.quotas,
+        severity,
+    )
+
+
+def _quota_findings(
+    subject: Subject,
+    events: tuple[Event, ...],
+    known: tuple[quotas.ResourceQuota, ...],
+    severity: Severity | None,
+) -> Iterator[Result]:
+    for event in reversed(events):
         refusal = quotas.refusal(event.message)
         if refusal is None:
             continue
-        quota = next((q for q in situation.quotas if q.meta.name == refusal.quota), None)
+        used = [
+            Evidence(
+                quota.meta.path,
+                f"status.used vs status.hard [{refusal.resource}]",
+                f"{refusal.used} vs {refusal.limited}",
+            )
+            for quota in known
+            if quota.meta.name == refusal.quota
+        ]
         yield finding(
             "resourcequota-exceeded",
-            situation.subject,
+            subject,
             f"{event.about.kind} {event.about.name} could not make a pod: it asks for "
             f"{refusal.requested}, in use are {refusal.used}, allowed are {refusal.limited}.",
             Evidence(event.path, f"{event.reason} (x{event.count})", event.message),
-            *(
-                [
-                    Evidence(
-                        quota.meta.path,
-                        f"status.used vs status.hard [{refusal.resource}]",
-                        f"{refusal.used} vs {refusal.limited}",
-                    )
-                ]
-                if quota
-                else []
-            ),
+            *used,
             values={"name": refusal.quota, "resource": refusal.resource},
             related=(event.about,),
+            severity=severity,
         )
         return

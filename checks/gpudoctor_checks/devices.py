@@ -196,6 +196,51 @@ def unhealthy_devices(situation: PodSituation) -> Iterator[Result]:
 
 
 @CHECKS.check(PodSituation)
+def refused_by_node_without_devices(situation: PodSituation) -> Iterator[Result]:
+    """The kubelet refused the pod, and its node still lacks the devices now."""
+    pod, node = situation.pod, situation.node
+    if pod.phase != "Failed" or not pod.reason or node is None or not node.has_status:
+        return
+    for resource in supply.gpu_requests(situation):
+        lost = supply.lost_devices(node, resource)
+        failing = any(role_trouble(situation, node))
+        if lost and not supply.upgrade_of(node) and not failing:
+            yield finding(
+                "gpu-unhealthy-shrinks-allocatable",
+                node.subject,
+                f"{node.name} still has {supply.number(lost)} of "
+                f"{supply.number(node.capacity[resource])} {resource} marked unhealthy.",
+                *supply.allocatable_evidence([node], resource, "as it is now"),
+                *(line.evidence for line in chain.unhealthy_lines(situation, node)[:_SHOWN]),
+                values={
+                    "count": supply.number(lost),
+                    "resource": resource,
+                    "node": node.name,
+                },
+                related=(situation.subject,),
+            )
+        elif not lost and not supply.offers_vendor(node, resource):
+            yield finding(
+                "gpu-resource-not-advertised",
+                node.subject,
+                f"{node.name} offers no {resource} now. {chain.plugin_state(situation, [node])}",
+                *supply.allocatable_evidence([node], resource, "as it is now"),
+                *chain.plugin_evidence(situation, [node], resource),
+                values={"resource": resource, "nodes": node.name},
+                related=(situation.subject,),
+                leans_on=("Pod", "DaemonSet"),
+            )
+
+
+def role_trouble(situation: PodSituation, node: Node) -> Iterator[Trouble]:
+    """Yield what is wrong with the components' pods on the node."""
+    for component in situation.components:
+        pod = component.on(node.name)
+        if pod is not None:
+            yield from (t for t in troubles(pod) if t.kind in chain.FAILING)
+
+
+@CHECKS.check(PodSituation)
 def lost_gpu_in_use(situation: PodSituation) -> Iterator[Result]:
     """A GPU was lost while allotted: the kubelet refuses new devices on that node."""
     pod, node = situation.pod, situation.node

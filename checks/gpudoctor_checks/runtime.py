@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.kubernetes.components import Role, troubles
 from gpudoctor.facts.kubernetes.model import Event
-from gpudoctor.facts.kubernetes.situation import PodSituation
+from gpudoctor.facts.kubernetes.situation import PodSituation, RefusedPod
 from gpudoctor.report import Certainty, Evidence, Severity
 from gpudoctor_checks import supply
 
@@ -107,6 +107,24 @@ def runtime_handler(situation: PodSituation) -> Iterator[Result]:
                 ),
                 values={"handler": match["handler"], "node": node},
                 related=(situation.node.subject,) if situation.node else (),
+            )
+            return
+
+
+@CHECKS.check(RefusedPod)
+def runtime_class_of_refused(refused: RefusedPod) -> Iterator[Result]:
+    """The API server refuses to make the pod, because its RuntimeClass does not exist."""
+    for event in reversed(refused.events):
+        match = _NO_CLASS.search(event.message)
+        if match:
+            yield finding(
+                "runtimeclass-missing",
+                refused.subject,
+                f"RuntimeClass {match['name']!r} does not exist, so {event.about.kind} "
+                f"{event.about.name} cannot make its pods.",
+                Evidence(event.path, f"{event.reason} (x{event.count})", event.message),
+                values={"class": match["name"], "pod": str(refused.subject)},
+                related=(event.about,),
             )
             return
 

@@ -11,6 +11,7 @@ from gpudoctor import __version__
 from gpudoctor.errors import InputError
 
 _COMMANDS = {
+    "compat": "say whether a driver runs an image's CUDA on a GPU",
     "check": "say what is wrong with a pod, a node or this host",
     "explain": "explain what a pasted log, table or dump says",
     "topo": "draw which NIC, NUMA node and CPUs serve which GPU",

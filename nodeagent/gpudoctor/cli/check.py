@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -16,6 +16,9 @@ from gpudoctor.readings import Reading
 from gpudoctor.report import ReportSubject
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
+
+if TYPE_CHECKING:
+    from gpudoctor.readings.kubernetes import Input
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -54,6 +57,9 @@ class Target(msgspec.Struct, frozen=True):
     help="A bundle, a kubectl dump (yaml or json) or a log instead of the live cluster; "
     "- is standard input; several are put together.",
 )
+@click.option("--context", help="The kubeconfig context of the live cluster.")
+@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file.")
+@click.option("--server", metavar="URL", help="An API server without credentials (kubectl proxy).")
 @click.option("--select", multiple=True, metavar="CODE", help="Only findings with this prefix.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="No findings with this prefix.")
 @output.options
@@ -68,6 +74,9 @@ def command(
     job: str | None,
     namespace: str | None,
     sources: tuple[str, ...],
+    context: str | None,
+    kubeconfig: str | None,
+    server: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     **emitting: Any,
@@ -78,9 +87,41 @@ def command(
     """
     target = Target(pod, selector, all_pods, node, job, namespace)
     checks = registry.load()
-    reading = _read(recorded.load(sources), target)
-    report = readings.judge(reading, checks, _selection(select, ignore))
+    selected = _selection(checks, select, ignore)
+    if sources:
+        reading = _read(recorded.load(sources), target)
+    elif target.is_host:
+        from gpudoctor.readings import host  # imported late: a pod needs none of it
+
+        reading = host.read_live()
+    else:
+        reading = _read_live(target, kubeconfig, context, server)
+    report = readings.judge(reading, checks, selected)
     ctx.exit(output.emit(report, **emitting))
+
+
+def _read_live(
+    target: Target, kubeconfig: str | None, context: str | None, server: str | None
+) -> Reading:
+    from gpudoctor.sources.kubernetes import client, gather  # imported late: requests is slow
+
+    connection = client.connect(kubeconfig, context, server)
+    try:
+        namespace = target.namespace or connection.namespace
+        if target.pod:
+            in_name, _, name = target.pod.rpartition("/")
+            target = msgspec.structs.replace(target, namespace=in_name or namespace, pod=name)
+            gathered = gather.gather_pod(connection, target.namespace or namespace, name)
+        elif target.node:
+            gathered = gather.gather_node(connection, target.node)
+        elif selector := target.selector:
+            target = msgspec.structs.replace(target, namespace=namespace)
+            gathered = gather.gather_selected(connection, namespace, selector)
+        else:
+            gathered = gather.gather_gpu_pods(connection)
+    finally:
+        connection.close()
+    return _read(gathered, target)
 
 
 def _read(read_from: Bundle, target: Target) -> Reading:
@@ -90,14 +131,24 @@ def _read(read_from: Bundle, target: Target) -> Reading:
         return host.read_recorded(read_from) if read_from.hosts else host.read_live(None)
     from gpudoctor.readings import kubernetes  # imported late: a host needs none of it
 
+    if target.is_host and read_from.hosts:
+        from gpudoctor.readings import host
+
+        return host.read_recorded(read_from)
     source = kubernetes.Input(read_from)
     namespace = target.namespace
     if target.pod:
         in_name, _, name = target.pod.rpartition("/")
-        entry = kubernetes.find_pod(source.cluster, name, in_name or namespace)
-        return kubernetes.read_pod(source, entry)
+        return kubernetes.read_pod_named(source, name, in_name or namespace)
     if target.node:
         return kubernetes.read_node(source, target.node)
+    return _read_many(source, target)
+
+
+def _read_many(source: Input, target: Target) -> Reading:
+    from gpudoctor.readings import kubernetes
+
+    namespace = target.namespace
     if target.selector:
         entries = kubernetes.pods_with_labels(source, target.selector, namespace)
         subject = ReportSubject("Pods", target.selector, namespace)
@@ -110,12 +161,19 @@ def _read(read_from: Bundle, target: Target) -> Reading:
     else:
         entries = kubernetes.gpu_pods(source, namespace)
         subject = ReportSubject("Pods", "all GPU pods", namespace)
-    if not entries and not target.all_pods:
+    if not entries and (target.selector or target.job):
         raise InputError(f"no pod of {subject.kind} {subject.name} is in the input")
     return kubernetes.read_pods(source, subject, entries, only_unwell=target.all_pods)
 
 
-def _selection(select: tuple[str, ...], ignore: tuple[str, ...]) -> Callable[[Entry], bool]:
+def _selection(
+    checks: registry.Registry, select: tuple[str, ...], ignore: tuple[str, ...]
+) -> Callable[[Entry], bool]:
+    codes = [entry.code for entry in checks.catalogue]
+    for prefix in (*select, *ignore):
+        if not any(code.startswith(prefix) for code in codes):
+            raise click.UsageError(f"no finding's code begins with {prefix!r}; see `runbook`")
+
     def selected(entry: Entry) -> bool:
         wanted = not select or entry.code.startswith(select)
         return wanted and not (ignore and entry.code.startswith(ignore))

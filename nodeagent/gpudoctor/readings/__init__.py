@@ -21,6 +21,9 @@ from gpudoctor.sources.text import TextInput
 
 _MODULES: dict[str, str] = {
     "topology": "gpudoctor.readings.topology",
+    "kubectl-describe": "gpudoctor.readings.kubectl_describe",
+    "kubectl-events": "gpudoctor.readings.kubectl_events",
+    "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",
 }
 """Format name -> module with its FORMAT; the names are the values of `--kind`."""
 

@@ -14,6 +14,7 @@ from gpudoctor.facts.kubernetes import (
     labels,
     node_situation,
     placement,
+    queues,
     resources,
     situation,
 )
@@ -48,6 +49,7 @@ class Input:
         self.recorded = recorded
         scope = Scope(
             complete=recorded.scope.objects == "complete",
+            complete_kinds=frozenset(recorded.scope.complete_kinds),
             denied=tuple(recorded.scope.denied),
         )
         self.cluster = Cluster(recorded.objects, scope, fields.moment(recorded.now))
@@ -83,17 +85,35 @@ def find_pod(cluster: Cluster, name: str, namespace: str | None) -> PodEntry:
     raise InputError(f"pod {wanted} is not in the input; {hint}")
 
 
+def read_pod_named(source: Input, name: str, namespace: str | None) -> Reading:
+    """Read the pod of that name, or what is said about pods that could not be made."""
+    try:
+        entry = find_pod(source.cluster, name, namespace)
+    except InputError:
+        refused = situation.read_refused(source.cluster, name, namespace)
+        if refused is None:
+            raise
+        return Reading(
+            subject=ReportSubject("Pod", name, refused.subject.namespace),
+            facts=(refused,),
+            observed_at=source.observed_at,
+            unknown=tuple(_unknowns(source.cluster)),
+            is_complete=source.cluster.scope.has_all,
+        )
+    return read_pod(source, entry)
+
+
 def read_pod(source: Input, entry: PodEntry) -> Reading:
     """Read one pod and what concerns it."""
     cluster, pod = source.cluster, source.cluster.pod(entry)
     logs = recorded.with_log_of(source.recorded, _main_log(pod)).logs
     found = situation.read(cluster, pod, logs, source.components)
     state = health.assess(found)
-    parts = (found,)
+    parts = [found, found.nccl, queues.read(cluster, found)]
     unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
     return Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),
-        facts=parts,
+        facts=tuple(part for part in parts if part is not None),
         otherwise=(Unexplained(found, state),) if state.state is State.NOT_WELL else (),
         observed_at=source.observed_at,
         unknown=(*unread, *_unknowns(cluster)),

@@ -24,11 +24,16 @@ _MAX_MEMBER_BYTES = 1 << 30
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """How far the reading went: `denied` are refused requests, `roots` host trees read whole."""
+    """How far the reading went: `denied` are refused requests, `roots` host trees read whole.
+
+    `complete_kinds` are kinds ("Node", "Pod") of which every object that matters to the subject
+    was read although the whole is partial, as when a live reading asks only for what it needs.
+    """
 
     objects: Literal["complete", "partial"] = "partial"
     denied: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
+    complete_kinds: tuple[str, ...] = ()
 
 
 class HostRecording(msgspec.Struct, frozen=True):

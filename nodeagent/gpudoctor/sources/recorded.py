@@ -11,7 +11,7 @@ from gpudoctor.errors import InputError
 from gpudoctor.sources import bundle
 from gpudoctor.sources.bundle import Bundle, Scope
 from gpudoctor.sources.kubernetes import documents
-from gpudoctor.sources.text import TextInput, open_input
+from gpudoctor.sources.text import open_input
 
 LOOSE_LOG = "?/"
 """Prefix of the key of a log that came as a file of its own: whose it is, the reader knows."""
@@ -22,7 +22,7 @@ def load(names: Iterable[str]) -> Bundle:
 
     The whole is complete only if each part is. A text that is neither bundle nor dump is a log.
     """
-    parts = [_read(open_input(name)) for name in names]
+    parts = [_read(name) for name in names]
     if len(parts) == 1:
         return parts[0]
     complete = all(part.scope.objects == "complete" for part in parts if part.objects)
@@ -32,6 +32,7 @@ def load(names: Iterable[str]) -> Bundle:
             objects="complete" if complete else "partial",
             denied=tuple(denied for part in parts for denied in part.scope.denied),
             roots=tuple(root for part in parts for root in part.scope.roots),
+            complete_kinds=_common_kinds(parts),
         ),
         objects=tuple(raw for part in parts for raw in part.objects),
         logs={key: text for part in parts for key, text in part.logs.items()},
@@ -39,8 +40,15 @@ def load(names: Iterable[str]) -> Bundle:
     )
 
 
-def _read(text: TextInput) -> Bundle:
-    raw = text.read()
+def _common_kinds(parts: list[Bundle]) -> tuple[str, ...]:
+    """Kinds that each part with objects read whole."""
+    kinds = [set(part.scope.complete_kinds) for part in parts if part.objects]
+    return tuple(sorted(set.intersection(*kinds))) if kinds else ()
+
+
+def _read(name: str) -> Bundle:
+    with open_input(name) as text:
+        raw = text.read()
     if bundle.is_bundle(raw):
         return bundle.decode(raw, text.name)
     if _is_dump(text.head):

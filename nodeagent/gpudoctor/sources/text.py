@@ -18,15 +18,16 @@ _GZIP_MAGIC = b"\x1f\x8b"
 class TextInput:
     """One input: its name, its first bytes, and a binary stream over the whole of it.
 
-    Standard input is read once: `open` may then be called a single time.
+    Standard input is read once: `open` may then be called a single time. Close it, or use it
+    in a `with` statement.
     """
 
     def __init__(self, name: str, stream: io.RawIOBase) -> None:
         self.name = "standard input" if name == STDIN else name
-        plain = io.BufferedReader(stream, HEAD_BYTES)
-        self._stream: io.BufferedReader[Any] = plain
-        if plain.peek(2)[:2] == _GZIP_MAGIC:
-            self._stream = io.BufferedReader(gzip.GzipFile(fileobj=plain), HEAD_BYTES)
+        self._plain = io.BufferedReader(stream, HEAD_BYTES)
+        self._stream: io.BufferedReader[Any] = self._plain
+        if self._plain.peek(2)[:2] == _GZIP_MAGIC:
+            self._stream = io.BufferedReader(gzip.GzipFile(fileobj=self._plain), HEAD_BYTES)
         self.head = self._peek()
 
     def _peek(self) -> bytes:
@@ -34,6 +35,17 @@ class TextInput:
             return self._stream.peek(HEAD_BYTES)[:HEAD_BYTES]
         except (OSError, EOFError) as error:
             raise InputError(f"{self.name}: cannot be read: {error}") from error
+
+    def __enter__(self) -> TextInput:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the stream and the file below it."""
+        self._stream.close()
+        self._plain.close()
 
     def open(self) -> BinaryIO:
         """Return the stream, positioned at the start."""

@@ -1,0 +1,1 @@
+"""Benchmarks: figures against the budgets of the design, never timed tests."""

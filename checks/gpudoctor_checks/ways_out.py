@@ -1,0 +1,101 @@
+"""What would make an incompatible stack work, cheapest first: each is tried by the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from gpudoctor.facts.node.cuda import tables
+from gpudoctor.facts.node.cuda_stack import Activation, CudaStack, KernelModule
+from gpudoctor.facts.node.versions import CudaVersion, DriverVersion
+from gpudoctor_checks.compatibility import Outcome, Rule, judge, rule_tables
+
+WORKS = (Outcome.OK, Outcome.LIMITED)
+
+
+def ways_out(stack: CudaStack) -> tuple[str, ...]:
+    """Return one line for each change that alone makes the stack work, cheapest first."""
+    return tuple(
+        line
+        for way in (_settings, _compat_package, _image, _driver, _modules)
+        for line in way(stack)
+    )
+
+
+def _changed(stack: CudaStack, **changes: object) -> CudaStack:
+    return msgspec.structs.replace(stack, **changes)
+
+
+def _settings(stack: CudaStack) -> Iterator[str]:
+    if stack.compat_package and judge(_changed(stack, compat_package=False)).outcome in WORKS:
+        yield "take the cuda-compat folder out of the image's LD_LIBRARY_PATH and ld.so.conf.d"
+    if stack.requirements and judge(_changed(stack, requirements_disabled=True)).outcome in WORKS:
+        yield "set NVIDIA_DISABLE_REQUIRE=true in the pod: only the image's own check refuses"
+
+
+def _compat_package(stack: CudaStack) -> Iterator[str]:
+    changed = _changed(stack, compat_package=True, activation=Activation.HOOK)
+    answer = judge(changed)
+    if not stack.compat_package and answer.outcome in WORKS and answer.rule is Rule.FORWARD:
+        package = f"cuda-compat-{stack.toolkit.major}-{stack.toolkit.minor}"
+        yield f"install {package} in the image (forward compatibility)"
+
+
+def _image(stack: CudaStack) -> Iterator[str]:
+    """The CUDA version nearest to the image's own that runs without limits."""
+    fits = [
+        toolkit
+        for toolkit in rule_tables().paired
+        if judge(_changed(stack, toolkit=toolkit, requirements=(), compat_package=False)).outcome
+        is Outcome.OK
+    ]
+    older = max((toolkit for toolkit in fits if toolkit < stack.toolkit), default=None)
+    newer = min((toolkit for toolkit in fits if toolkit > stack.toolkit), default=None)
+    if older is not None:
+        yield f"use an image of CUDA {older}{_or_older(stack, older)}"
+    elif newer is not None:
+        yield f"use an image of CUDA {newer}"
+
+
+def _or_older(stack: CudaStack, toolkit: CudaVersion) -> str:
+    first = stack.gpu.architecture.first_toolkit if stack.gpu else None
+    if first is None:
+        return " or older"
+    return f" or older, down to {first}" if first < toolkit else ""
+
+
+def _driver(stack: CudaStack) -> Iterator[str]:
+    fit = newest_first_fit(stack)
+    if fit is None or (stack.driver is not None and stack.driver == fit):
+        return
+    lifecycle = tables().lifecycle.get(fit.branch)
+    note = f" (branch {fit.branch}: {lifecycle})" if lifecycle else ""
+    if stack.driver is not None and fit < stack.driver:
+        yield f"install a driver of branch {fit.branch}{note}"
+    else:
+        yield f"upgrade the driver to {fit} or newer{note}"
+
+
+def newest_first_fit(stack: CudaStack) -> DriverVersion | None:
+    """Return the oldest driver above the present one that runs the stack, else the newest below."""
+    fits = [
+        driver
+        for driver in _candidates()
+        if judge(_changed(stack, driver=driver, level=None, compat_package=False)).outcome in WORKS
+    ]
+    present = stack.driver or min(fits, default=None)
+    above = [driver for driver in fits if present is None or driver >= present]
+    return min(above, default=max(fits, default=None))
+
+
+def _candidates() -> Iterable[DriverVersion]:
+    paired = rule_tables()
+    return {*paired.paired.values(), *paired.baselines.values()}
+
+
+def _modules(stack: CudaStack) -> Iterator[str]:
+    for module in KernelModule:
+        changed = _changed(stack, kernel_module=module)
+        if stack.kernel_module not in (None, module) and judge(changed).outcome in WORKS:
+            yield f"install the {module} kernel modules of the same driver"

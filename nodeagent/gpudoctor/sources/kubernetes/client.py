@@ -1,0 +1,393 @@
+"""A small client of the Kubernetes API: reads objects, lists and pod logs, and changes nothing.
+
+Objects come back as the JSON bytes that the server sent, with the `apiVersion` and `kind`
+which it leaves out of list items, so that what is read can be recorded as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from gpudoctor.sources.kubernetes.access import Access, Cluster, Fixed, Identity, server_url
+from gpudoctor.sources.kubernetes.errors import (
+    ApiError,
+    GarbledError,
+    NotFoundError,
+    NotServedError,
+    RefusedError,
+    UnreachableError,
+)
+from gpudoctor.sources.kubernetes.kinds import Kind
+
+if TYPE_CHECKING:
+    import requests
+
+PAGE = 500
+_CONNECT_SECONDS = 5.0
+_READ_SECONDS = 30.0
+_ANSWER_SECONDS = 120.0
+_ATTEMPTS = 4
+_FIRST_DELAY = 0.5
+_MAX_DELAY = 20.0
+_CHUNK = 1 << 16
+_ALL = 1_000_000
+_RETRIED = frozenset({429, 500, 502, 503, 504})
+_GONE = 410
+
+T = TypeVar("T")
+
+
+class _ListMeta(msgspec.Struct, rename={"token": "continue"}):
+    token: str = ""
+
+
+class _List(msgspec.Struct):
+    kind: str = ""
+    items: list[msgspec.Raw] | None = None
+    metadata: _ListMeta | None = None
+
+
+class _TypeMeta(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    api_version: str = ""
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """The objects of a list; `whole` is False if there are more than the pages that were read."""
+
+    objects: tuple[msgspec.Raw, ...]
+    whole: bool
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def connect(
+    kubeconfig: str | None = None, context: str | None = None, server: str | None = None
+) -> Client:
+    """Return a client as --kubeconfig, --context and --server say; nothing is sent yet.
+
+    `server` alone is reached without credentials (`kubectl proxy`); with a kubeconfig or context
+    it replaces the address in it. InputError says what is wrong with the configuration.
+    """
+    from gpudoctor.sources.kubernetes import kubeconfig as files
+
+    if server is None:
+        return Client(files.load(kubeconfig, context))
+    address = server_url(server, "--server")
+    if kubeconfig is None and context is None:
+        return Client(Access(cluster=Cluster(server=address), credentials=Fixed(), origin=address))
+    access = files.load(kubeconfig, context)
+    cluster = msgspec.structs.replace(access.cluster, server=address)
+    return Client(msgspec.structs.replace(access, cluster=cluster))
+
+
+class Client:
+    """A client for one access. `requests` counts what was sent, retries and renewals included."""
+
+    def __init__(self, access: Access, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._access = access
+        self._sleep = sleep
+        self._session: requests.Session | None = None
+        self._identity = Identity()
+        self._served: dict[str, str] = {}
+        self._server_time: datetime | None = None
+        self.requests = 0
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the context."""
+        return self._access.namespace
+
+    @property
+    def server(self) -> str:
+        """The API server's address."""
+        return self._access.cluster.server
+
+    @property
+    def now(self) -> datetime:
+        """The server's clock as it last answered, which its timestamps follow; else ours."""
+        return self._server_time or datetime.now(UTC)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def get(
+        self, kind: Kind, name: str, namespace: str | None = None, *, tries: int = _ALL
+    ) -> msgspec.Raw:
+        """Return one object; NotFoundError and the others of `errors` say why not."""
+
+        def ask(version: str) -> msgspec.Raw:
+            path = f"{_path(kind, version, namespace)}/{quote(name, safe='')}"
+            body = self._read(path, {}, permission("get", kind, namespace))
+            return _typed(msgspec.Raw(body), kind.api_version(version), kind.name)
+
+        return self._in_served_version(kind, ask, tries)
+
+    def list(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        fields: str = "",
+        labels: str = "",
+        max_pages: int = _ALL,
+        tries: int = _ALL,
+    ) -> Listing:
+        """Return the objects that both selectors select; all namespaces if none is given.
+
+        `tries` bounds the versions of the API that are tried where the served one is not known.
+        """
+
+        def ask(version: str) -> Listing:
+            return self._list(kind, version, namespace, fields, labels, max_pages)
+
+        return self._in_served_version(kind, ask, tries)
+
+    def log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        previous: bool = False,
+        limit_bytes: int | None = None,
+        tail_lines: int | None = None,
+    ) -> str:
+        """Return a container's log: what the kubelet still has of its newest file."""
+        query = {
+            "container": container,
+            "previous": "true" if previous else "",
+            "limitBytes": str(limit_bytes or ""),
+            "tailLines": str(tail_lines or ""),
+        }
+        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/log"
+        # One retry: what fails here is mostly a kubelet that does not answer.
+        body = self._read(path, query, LOG_PERMISSION.format(namespace), attempts=2)
+        return body.decode("utf-8", "replace")
+
+    def _in_served_version(self, kind: Kind, ask: Callable[[str], T], tries: int) -> T:
+        """Ask in the newest version that the server has, trying older ones on 404."""
+        known = self._served.get(kind.group)
+        versions = (known,) if known in kind.versions else kind.versions
+        for number, version in enumerate(versions, 1):
+            try:
+                answer = ask(version)
+            except NotServedError as error:
+                if number == len(versions):
+                    raise
+                if number >= tries:
+                    raise NotServedError(str(error), all_tried=False) from error
+            except NotFoundError:
+                self._served[kind.group] = version
+                raise
+            else:
+                self._served[kind.group] = version
+                return answer
+        raise AssertionError(f"{kind.name} has no versions")
+
+    def _list(
+        self,
+        kind: Kind,
+        version: str,
+        namespace: str | None,
+        fields: str,
+        labels: str,
+        max_pages: int,
+    ) -> Listing:
+        query = {"fieldSelector": fields, "labelSelector": labels, "limit": str(PAGE)}
+        path, allowed = _path(kind, version, namespace), permission("list", kind, namespace)
+        try:
+            return self._pages(kind, version, path, query, allowed, max_pages)
+        except RefusedError as error:
+            if error.status != _GONE:
+                raise
+        # The list took longer than the server keeps its snapshot: once more, in one piece.
+        query["limit"] = ""
+        return self._pages(kind, version, path, query, allowed, max_pages)
+
+    def _pages(
+        self,
+        kind: Kind,
+        version: str,
+        path: str,
+        query: dict[str, str],
+        allowed: str,
+        max_pages: int,
+    ) -> Listing:
+        objects: list[msgspec.Raw] = []
+        token = ""
+        for _ in range(max_pages):
+            body = self._read(path, {**query, "continue": token}, allowed)
+            try:
+                page = msgspec.json.decode(body, type=_List)
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise GarbledError(
+                    f"{self.server}: {allowed}: not a list of objects: {error}"
+                ) from error
+            if not page.kind.endswith("List"):
+                raise GarbledError(f"{self.server}: {allowed}: answered {page.kind or 'no kind'}")
+            api_version = kind.api_version(version)
+            objects += (_typed(item, api_version, kind.name) for item in page.items or ())
+            token = page.metadata.token if page.metadata else ""
+            if not token:
+                break
+        return Listing(tuple(objects), whole=not token)
+
+    def _read(
+        self, path: str, query: dict[str, str], permission: str, attempts: int = _ATTEMPTS
+    ) -> bytes:
+        """Return the body of a successful GET, after retries; an ApiError says what went wrong."""
+        renewed = False
+        delay = _FIRST_DELAY
+        while True:
+            attempts -= 1
+            try:
+                answer = self._once(path, query)
+            except UnreachableError as error:
+                if attempts <= 0 or not error.broken:
+                    raise
+                self._sleep(delay)
+            else:
+                if answer.status == 200:
+                    return _checked(answer, path, self.server, permission)
+                if answer.status == 401 and not renewed:
+                    renewed = True
+                    if self._access.credentials.renew():
+                        attempts += 1
+                        continue
+                if answer.status not in _RETRIED or attempts <= 0:
+                    raise self._refusal(answer, permission)
+                self._sleep(_retry_after(answer, delay))
+            delay = min(delay * 2, _MAX_DELAY)
+
+    def _refusal(self, answer: _Answer, permission: str) -> ApiError:
+        from gpudoctor.sources.kubernetes.faults import refusal
+
+        return refusal(answer.status, answer.body, permission, self.server, self._access.origin)
+
+    def _once(self, path: str, query: dict[str, str]) -> _Answer:
+        """Send one GET and read its whole answer."""
+        import requests
+
+        from gpudoctor.sources.kubernetes.faults import unreachable
+
+        session = self._current_session()
+        identity = self._identity.authorization
+        self.requests += 1
+        try:
+            with session.get(
+                self.server + path,
+                params={name: value for name, value in query.items() if value},
+                headers={"Authorization": identity} if identity else {},
+                timeout=(_CONNECT_SECONDS, _READ_SECONDS),
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                body = self._body(response)
+                self._server_time = _date(response.headers) or self._server_time
+                return _Answer(response.status_code, response.headers, body)
+        except requests.exceptions.RequestException as error:
+            proxy = next(iter(session.proxies.values()), None)
+            raise unreachable(error, self.server, proxy) from error
+
+    def _body(self, response: requests.Response) -> bytes:
+        # The read timeout is for each piece: a server that trickles needs a bound of its own.
+        end = time.monotonic() + _ANSWER_SECONDS
+        body = bytearray()
+        for chunk in response.iter_content(_CHUNK):
+            body += chunk
+            if time.monotonic() > end:
+                raise UnreachableError(
+                    f"{self.server}: the answer took over {_ANSWER_SECONDS:.0f} s"
+                )
+        return bytes(body)
+
+    def _current_session(self) -> requests.Session:
+        """The session for the identity of now; another certificate needs another session."""
+        from gpudoctor.sources.kubernetes.transport import open_session
+
+        identity = self._access.credentials.identity()
+        pair = (self._identity.certificate, self._identity.key)
+        if self._session is None or (identity.certificate, identity.key) != pair:
+            self.close()
+            self._session = open_session(self._access, identity)
+        self._identity = identity
+        return self._session
+
+
+LOG_PERMISSION = "get pods/log in namespace {}"
+
+
+def permission(verb: str, kind: Kind, namespace: str | None) -> str:
+    """Return what RBAC must allow, in words: `list pods (cluster-wide)`."""
+    if namespace is not None:
+        return f"{verb} {kind.resource} in namespace {namespace}"
+    return f"{verb} {kind.resource}" + (" (cluster-wide)" if kind.namespaced else "")
+
+
+def _path(kind: Kind, version: str, namespace: str | None) -> str:
+    root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
+    scope = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+    return f"{root}{scope}/{kind.plural}"
+
+
+def _typed(item: msgspec.Raw, api_version: str, kind: str) -> msgspec.Raw:
+    """Put `apiVersion` and `kind` into an object that lacks them, as items of a list do."""
+    raw = bytes(item)
+    found = msgspec.json.decode(raw, type=_TypeMeta)
+    if found.kind and found.api_version:
+        return msgspec.Raw(raw)
+    head = msgspec.json.encode({"apiVersion": api_version, "kind": kind})
+    rest = raw.lstrip()[1:]
+    separator = b"" if rest.lstrip().startswith(b"}") else b","
+    return msgspec.Raw(head[:-1] + separator + rest)
+
+
+def _checked(answer: _Answer, path: str, server: str, permission: str) -> bytes:
+    """The body of a 200, which for anything but a log has to be a JSON object."""
+    if path.endswith("/log"):
+        return answer.body
+    try:
+        msgspec.json.decode(answer.body, type=_TypeMeta)
+    except (msgspec.MsgspecError, ValueError) as error:
+        kind = answer.headers.get("Content-Type", "no content type")
+        raise GarbledError(
+            f"{server}: {permission}: the answer is not a Kubernetes object ({kind}):"
+            " is this the address of an API server, or does a proxy answer in its place?"
+        ) from error
+    return answer.body
+
+
+def _retry_after(answer: _Answer, delay: float) -> float:
+    """The wait that the server asks for, in seconds (it sends no dates), within bounds."""
+    value = answer.headers.get("Retry-After", "")
+    if value.isascii() and value.isdigit():
+        return min(float(value), _MAX_DELAY)
+    return delay
+
+
+def _date(headers: Mapping[str, str]) -> datetime | None:
+    try:
+        return parsedate_to_datetime(headers.get("Date", ""))
+    except (ValueError, TypeError, IndexError):
+        return None
