@@ -40,9 +40,10 @@ def _live(host_root: str | None) -> Reading:
 
 
 def _recorded(source: str) -> Reading:
-    text = open_input(source)
-    if not bundle.is_bundle(text.head):
-        return readings.load("topology").read(text)
+    with open_input(source) as text:
+        if not bundle.is_bundle(text.head):
+            return readings.load("topology").read(text)
+        raw = text.read()
     from gpudoctor.readings import host
 
-    return host.read_recorded(bundle.decode(text.read(), source))
+    return host.read_recorded(bundle.decode(raw, source))

@@ -47,7 +47,7 @@ def _recorded(name: str, recording: HostRecording, bundle: Bundle) -> Reading:
     return _reading(read_facts(Recorder(host), _subject(name), later), bundle.now)
 
 
-def read_live(host_root: str | None) -> Reading:
+def read_live(host_root: str | None = None) -> Reading:
     """Read this host or container, or the host whose root is mounted at `host_root`."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with LiveHost(host_root, programs=PROGRAMS) as live:

@@ -4,75 +4,79 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from gpudoctor.render.clean import one_line
+from gpudoctor.render.paper import Paper
 from gpudoctor.report import Report
 
-_STYLES = {
-    "X": "dim", "PIX": "green", "PXB": "green", "PHB": "yellow", "NODE": "yellow", "SYS": "red"
-}  # fmt: skip
-_NVLINK = "bold cyan"
-_WIDE = 400
+_STYLES = {"X": "dim", "PIX": "green", "PXB": "green", "PHB": "yellow", "NODE": "yellow"}
+_STYLES |= {"SYS": "red"}
+_UNKNOWN = "?"
 
 
 def render(report: Report, stream: TextIO, *, color: bool | None = None) -> None:
     """Write the topology of a report as text; `color` None means only on a terminal."""
-    console = Console(
-        file=stream,
-        no_color=color is False,
-        force_terminal=color,
-        highlight=False,
-        markup=False,
-        width=None if stream.isatty() else _WIDE,
-    )
+    paper = Paper(stream, color=color)
     topology = report.facts.get("topology")
     if not topology or not topology["gpus"]:
-        console.print("No GPU is known here.")
+        paper.text("No GPU is known here.")
     else:
-        _draw(topology, console)
+        _draw(topology, paper)
+    if report.findings or report.unknown:
+        paper.blank()
     for finding in report.findings:
-        console.print(f"{finding.severity}: {finding.title} [{finding.runbook}]")
+        paper.text(f"{finding.title} [{finding.runbook}]", first=f"{finding.severity}: ")
     for unknown in report.unknown:
-        console.print(f"unknown: {unknown.what}: {unknown.why}", style="dim")
+        paper.text(f"{unknown.what}: {unknown.why}", first="unknown: ")
 
 
-def _draw(topology: dict[str, Any], console: Console) -> None:
-    console.print(_matrix(topology))
-    console.print(_neighbours(topology))
-    islands = topology["nvlink_islands"]
-    if islands:
-        console.print("NVLink: " + "; ".join(" ".join(island) for island in islands))
-    elif not topology["nvlink_visible"]:
-        console.print(f"NVLink: not shown by {topology['source']}")
-
-
-def _matrix(topology: dict[str, Any]) -> Table:
+def _draw(topology: dict[str, Any], paper: Paper) -> None:
     matrix = topology["matrix"]
-    labels = list(dict.fromkeys([*matrix, *(other for row in matrix.values() for other in row)]))
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for label in labels:
-        table.add_column(label, justify="center")
-    for label in labels:
-        row = matrix.get(label, {})
-        table.add_row(label, *(_cell(row.get(other, "?")) for other in labels))
-    return table
+    names = topology["nic_names"]
+    gpus = list(topology["gpu_numa_id"])
+    labels = [*gpus, *names]
+    rows = [["", *labels]]
+    rows += [[one, *(matrix.get(one, {}).get(other, _UNKNOWN) for other in labels)] for one in gpus]
+    rows += [
+        [nic, *(matrix.get(nic, {}).get(other, _UNKNOWN) for other in labels)] for nic in names
+    ]
+    _table(rows, paper, colored=True)
+    paper.blank()
+    _table([["GPU", "near NICs", "NUMA", "CPUs"], *(_place(topology, gpu) for gpu in gpus)], paper)
+    if any(name != label for label, name in names.items()):
+        paper.blank()
+        paper.text(", ".join(f"{label} {name}" for label, name in names.items()), first="NICs: ")
+    paper.blank()
+    if islands := topology["nvlink_islands"]:
+        paper.text("; ".join(" ".join(island) for island in islands), first="NVLink: ")
+    elif topology["nvlink_visible"]:
+        paper.text("none", first="NVLink: ")
+    else:
+        paper.text(f"not shown by {topology['source']}", first="NVLink: ")
 
 
-def _cell(path: str) -> Text:
-    return Text(path, style=_STYLES.get(path, _NVLINK if path.startswith("NV") else "magenta"))
+def _place(topology: dict[str, Any], gpu: str) -> list[str]:
+    nodes = topology["numa"].get(gpu)
+    return [
+        gpu,
+        " ".join(topology["nic_for_gpu"].get(gpu, [])) or "-",
+        "unknown" if nodes is None else ",".join(map(str, nodes)),
+        topology["cpu_affinity"].get(gpu) or "-",
+    ]
 
 
-def _neighbours(topology: dict[str, Any]) -> Table:
-    table = Table("GPU", "near NICs", "NUMA", "CPUs", box=None, pad_edge=False)
-    for label in topology["gpu_numa_id"]:
-        nodes = topology["numa"].get(label)
-        table.add_row(
-            label,
-            " ".join(topology["nic_for_gpu"].get(label, [])) or "-",
-            "unknown" if nodes is None else ",".join(map(str, nodes)),
-            topology["cpu_affinity"].get(label) or "-",
-        )
-    return table
+def _table(rows: list[list[str]], paper: Paper, *, colored: bool = False) -> None:
+    """Write columns side by side; the names in them come from outside and are cleaned."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        if colored and row is not rows[0]:
+            padded[1:] = [_styled(cell, paper) for cell in padded[1:]]
+        paper.text("", first="  ".join(padded).rstrip())
+
+
+def _styled(cell: str, paper: Paper) -> str:
+    path = cell.strip()
+    if path.startswith("NV"):
+        return paper.style(cell, "bold", "cyan")
+    return paper.style(cell, _STYLES[path]) if path in _STYLES else cell

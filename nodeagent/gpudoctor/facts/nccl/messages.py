@@ -25,13 +25,13 @@ _COMM = re.compile(
 _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(rb"(?:parent|splitCount|childCount|color|key) (?:0x)?[0-9a-f-]+")
 _NNODES = re.compile(rb"nNodes (\d+)")
-_STATE = re.compile(rb"- ?(Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE|Revoke COMPLETE)")
+_STATE = re.compile(
+    rb"- ?(Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE|Revoke COMPLETE)"
+)
 _SETTING = re.compile(rb"(NCCL_\w+) set (?:by environment )?to (.*)")
 _USING = re.compile(rb"NET/([^ :]+) ?: Using (.*)")
 _HCA = re.compile(rb"\[\d+\](=\{.*?\}|[^ ;]+)")
-_HCA_GDR = re.compile(
-    rb"NET/(.+?) ?: GPU Direct RDMA (Enabled|Disabled) for HCA (\S+) '([^']*)'"
-)
+_HCA_GDR = re.compile(rb"NET/(.+?) ?: GPU Direct RDMA (Enabled|Disabled) for HCA (\S+) '([^']*)'")
 _DISTANCE = re.compile(
     rb"GPU Direct RDMA (Enabled|Disabled) for "
     rb"(?:GPU ?/?(?P<gpu>[\w./:-]+)(?: \(rank \d+\))?) ?[-/] (?:HCA|NET)[ /](?P<hca>[\w./:-]+)"

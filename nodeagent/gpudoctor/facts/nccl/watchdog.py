@@ -113,7 +113,11 @@ class Watchdog:
 
 def _group(line: bytes) -> str:
     match = _GROUP.search(line)
-    return b":".join(part for part in match.groups() if part).decode("utf-8", "replace") if match else ""
+    return (
+        b":".join(part for part in match.groups() if part).decode("utf-8", "replace")
+        if match
+        else ""
+    )
 
 
 def _number(value: bytes | None) -> int | None:
