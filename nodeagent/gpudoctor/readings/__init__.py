@@ -25,7 +25,7 @@ _MODULES: dict[str, str] = {
     "kubectl-events": "gpudoctor.readings.kubectl_events",
     "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",
 }
-"""Format name -> module with its FORMAT; the names are the values of `--kind`."""
+"""Format name -> module with its FORMAT, or `module:NAME`; the names are the values of `--kind`."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,8 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Format:
     """Return the format of that name."""
-    found = importlib.import_module(_MODULES[name]).FORMAT
+    module, _, attribute = _MODULES[name].partition(":")
+    found = getattr(importlib.import_module(module), attribute or "FORMAT")
     assert isinstance(found, Format)
     return found
 
