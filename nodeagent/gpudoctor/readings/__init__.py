@@ -21,6 +21,12 @@ from gpudoctor.sources.text import TextInput
 
 _MODULES: dict[str, str] = {
     "topology": "gpudoctor.readings.topology",
+    "rdma": "gpudoctor.readings.node_tools:RDMA",
+    "limits": "gpudoctor.readings.node_tools:LIMITS",
+    "cpus": "gpudoctor.readings.node_tools:CPUS",
+    "interfaces": "gpudoctor.readings.node_tools:INTERFACES",
+    "lspci": "gpudoctor.readings.node_tools:LSPCI",
+    "hwloc": "gpudoctor.readings.node_tools:HWLOC",
     "kubectl-describe": "gpudoctor.readings.kubectl_describe",
     "kubectl-events": "gpudoctor.readings.kubectl_events",
     "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",

@@ -84,6 +84,7 @@ def from_sysfs(
     hcas: tuple[Hca, ...],
     devices: dict[str, PciDevice],
     nodes: tuple[NumaNode, ...],
+    source: str = pci.DEVICES,
 ) -> Topology:
     """Build the topology from where PCI devices hang; NVLink cannot be seen there.
 
@@ -107,12 +108,12 @@ def from_sysfs(
                 matrix[one][other] = path
     return Topology(
         subject=subject,
-        source=pci.DEVICES,
+        source=source,
         gpus=tuple(_place(labels[gpu.address], gpu) for gpu in gpus),
         nics=tuple(names),
         matrix=matrix,
         nvlink_shown=False,
-        numa_shown=True,
+        numa_shown=any(gpu.numa is not None for gpu in gpus),
     )
 
 
