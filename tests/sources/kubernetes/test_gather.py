@@ -45,6 +45,7 @@ class World:
         self.objects = objects
         self.logs = logs or {}
         self.denied: set[str] = set()
+        self.used: set[str] = set()
         self.versions = {found["apiVersion"] for found in objects}
 
     def __call__(self, asked: Asked) -> Answer:
@@ -58,6 +59,8 @@ class World:
         verb = "get" if len(rest) > 1 else "list"
         what = resource + ("/log" if rest[-1] == "log" and len(rest) == 3 else "")
         where = f" in {namespace}" if namespace else ""
+        verb = "get" if what.endswith("/log") else verb
+        self.used.add(f"{verb} {what}")
         if f"{verb} {what}{where}" in self.denied or f"{verb} {what}" in self.denied:
             return forbidden(what, verb)
         if what.endswith("/log"):
@@ -489,3 +492,31 @@ def test_all_gpu_pods(api: ApiServer, client: Client) -> None:
     }  # fmt: skip
     assert {"Node", "Pod"} <= set(found.scope.complete_kinds)
     assert sum(path == "pods" for path in paths(api)) == 1
+
+
+def test_first_failed_peer_has_its_log(api: ApiServer, client: Client) -> None:
+    labels = {"labels": {"batch.kubernetes.io/job-name": "train"}}
+    mine = pod("w-0", metadata=labels, spec={"nodeName": "n1"}, status=running())
+
+    def failed(name: str, at: str) -> dict[str, Any]:
+        end = {"terminated": {"exitCode": 1, "finishedAt": at}}
+        return pod(name, metadata=labels, spec={"nodeName": "n2"}, status={
+            "phase": "Failed", "containerStatuses": [{"name": "main", "state": end}]})  # fmt: skip
+
+    later, first = failed("w-1", "2026-01-01T00:05:00Z"), failed("w-2", "2026-01-01T00:01:00Z")
+    api.answer = World(
+        [mine, later, first, node()],
+        {"ml/w-0/main": "a", "ml/w-1/main": "b", "ml/w-2/main": "CUDA error"},
+    )
+    found = gather.gather_pod(client, "ml", "w-0")
+    assert found.logs == {"ml/w-0/main": "a", "ml/w-2/main": "CUDA error"}
+    assert {"Pod/w-1", "Pod/w-2"} <= names(found)
+    assert len(api.asked) <= 8
+
+
+def test_refused_devices_read_the_plugins_log(api: ApiServer, client: Client) -> None:
+    message = "Pod was rejected: Allocate failed due to no healthy devices present"
+    mine = pod(spec={"nodeName": "n1"}, status={"phase": "Failed", "message": message})
+    key = "gpu-operator/nvidia-device-plugin-n1/plugin"
+    api.answer = World([mine, node(), plugin_pod()], {key: "restarting"})
+    assert gather.gather_pod(client, "ml", "trainer-0").logs == {key: "restarting"}

@@ -281,7 +281,7 @@ def _nccl(
         parser.open(f"log {key}")
         parser.feed(logs[key].encode("utf-8", "surrogateescape"))
     offered = [
-        f"{node.meta.path} offers {name}: {amount.normalize():f}"
+        f"Node/{pod.node} offers {name}: {amount.normalize():f}"
         for name, amount in (node.allocatable.items() if node else ())
         if resources.is_rdma(name) and amount > 0
     ]

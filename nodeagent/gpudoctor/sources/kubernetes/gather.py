@@ -204,7 +204,7 @@ def gather_pod(client: Client, namespace: str, name: str) -> Bundle:
     events = _views(reading.read(plan.events_of(pod)), EventView)
     if pod.spec.node_name:
         node, neighbours = _node(reading, pod.spec.node_name)
-        reading.run(plan.of_bound_pod(pod, node, neighbours, events))
+        _bound(reading, pod, node, neighbours, events)
         return reading.bundle()
     reading.run(plan.before_nodes(pod))
     nodes, bound = _capacity(reading)
@@ -295,6 +295,20 @@ def _node(reading: _Reading, name: str) -> tuple[NodeView | None, list[PodView]]
     return next(iter(nodes), None), neighbours
 
 
+def _bound(
+    reading: _Reading,
+    pod: PodView,
+    node: NodeView | None,
+    neighbours: list[PodView],
+    events: list[EventView],
+) -> None:
+    reading.run(plan.of_bound_pod(pod, node, neighbours, events))
+    members: list[PodView] = []
+    for step in plan.peers(pod):
+        members += _views(reading.read(step), PodView)
+    reading.run(plan.of_bound_pods_job(pod, members))
+
+
 def _capacity(reading: _Reading) -> tuple[list[NodeView], list[PodView]]:
     """All nodes, and all pods that take from them."""
     nodes = _views(reading.read(plan.NODES), NodeView)
@@ -355,7 +369,7 @@ def _each(
         if pod.spec.node_name:
             here = [other for other in around if other.spec.node_name == pod.spec.node_name]
             node = by_name.get(pod.spec.node_name)
-            reading.run(plan.of_bound_pod(pod, node, here, told))
+            _bound(reading, pod, node, here, told)
         else:
             reading.run(plan.before_nodes(pod))
             reading.run(plan.of_pending_pod(pod, nodes, around, told))
