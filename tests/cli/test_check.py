@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import re
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
