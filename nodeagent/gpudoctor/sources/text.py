@@ -94,6 +94,8 @@ class TextInput:
 def open_input(name: str) -> TextInput:
     """Open a path, or standard input for `-`; InputError says why not."""
     if name == STDIN:
+        if sys.stdin is None:
+            raise InputError("standard input is closed; name a file")
         return TextInput(name, io.FileIO(sys.stdin.fileno(), closefd=False))
     try:
         return TextInput(name, Path(name).open("rb", buffering=0))
