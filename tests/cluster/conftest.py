@@ -10,7 +10,11 @@ import pytest
 
 from tests.cluster import parts
 from tests.cluster.admin import Admin
+from tests.cluster.answers import Answers, table
 from tests.cluster.control_plane import ControlPlane, running
+
+ANSWERS = pytest.StashKey[Answers]()
+KEPT = "gpudoctor/answers/{}"
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +45,23 @@ def admin(control_plane: ControlPlane) -> Iterator[Admin]:
     administrator = Admin(control_plane)
     yield administrator
     administrator.close()
+
+
+@pytest.fixture(scope="session")
+def answers(line: str, pytestconfig: pytest.Config) -> Answers:
+    noted = pytestconfig.stash[ANSWERS] = Answers(line)
+    return noted
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    noted = config.stash.get(ANSWERS, None)
+    if noted is None or config.cache is None:
+        return
+    noted.record()
+    config.cache.set(KEPT.format(noted.line), noted.given)
+    kept = {line: config.cache.get(KEPT.format(line), None) for line in parts.lines()}
+    terminalreporter.section("situations and answers")
+    for row in table({line: given for line, given in kept.items() if given}):
+        terminalreporter.line(row)

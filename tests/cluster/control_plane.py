@@ -37,15 +37,17 @@ FEATURE_GATES = {
     "1.37": (),
 }
 
-# What the situations need. Without the garbage collectors, attach-detach and the like, which
-# would act on pods and nodes that no kubelet looks after.
+# What the situations need. Without pod collection, taint eviction, attach-detach and the like,
+# which would act on pods that no kubelet looks after.
 CONTROLLERS = (
     "daemonset-controller",
-    "device-taint-eviction-controller",
+    "garbage-collector-controller",
     "job-controller",
     "namespace-controller",
     "node-lifecycle-controller",
     "persistentvolume-binder-controller",
+    "persistentvolume-protection-controller",
+    "persistentvolumeclaim-protection-controller",
     "replicaset-controller",
     "resourceclaim-controller",
     "resourcequota-controller",
