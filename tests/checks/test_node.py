@@ -71,7 +71,7 @@ def hca(
     **more: str,
 ) -> Tree:
     class_ = "0x020700" if layer == "InfiniBand" else "0x020000"
-    tree: Tree = pci(address, vendor, class_, **more)
+    tree: Tree = pci(address, vendor, class_, 0, **more)
     tree[f"{IB}/{name}/device"] = {"link": f"../../../bus/pci/devices/{address}"}
     tree[f"{IB}/{name}/hca_type"] = "MT4129"
     port = f"{IB}/{name}/ports/1"
