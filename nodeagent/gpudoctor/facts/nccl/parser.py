@@ -54,6 +54,7 @@ class Parser:
         self.lines = 0
         self.unfinished: Line | None = None
         self._processes: dict[_Name, Process] = {}
+        self._hosts: dict[bytes, None] = {}
         self._heads: dict[bytes, set[bytes]] = {}
         self._prefixed = False
         self._wrapped = False
@@ -157,7 +158,7 @@ class Parser:
             self._wrapped = True
         line = self._line(number, text)
         last: tuple[Process, bytes] | None = None
-        for record in records(text):
+        for record in records(text, self._hosts):
             process = self._process(record.host, record.pid, record.device)
             if self.book.read(process, record, line):
                 process = self._restart(process)
@@ -187,6 +188,7 @@ class Parser:
         process = self._processes.get(name)
         if process is None:
             process = self._processes[name] = self.book.add(Process(host, pid, device))
+            self._hosts[host.encode()] = None
         return process
 
     def _restart(self, process: Process) -> Process:
