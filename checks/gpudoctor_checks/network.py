@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpudoctor.checking import CheckSet, Result, finding
-from gpudoctor.facts.node.model import Gid, Hca, NodeFacts, Port
+from gpudoctor.facts.node.model import Gid, Hca, NodeFacts, Port, WorkloadFacts
 from gpudoctor.report import Certainty, Evidence, Severity, Subject, Unknown
 
 CHECKS = CheckSet()
@@ -17,11 +17,11 @@ _CLASS = "/sys/class/infiniband"
 _INFINIBAND_CONTROLLER = 0x0207
 
 
-def _device(facts: NodeFacts, name: str) -> Subject:
+def _device(facts: WorkloadFacts, name: str) -> Subject:
     return msgspec.structs.replace(facts.subject, device=name)
 
 
-def _environment(facts: NodeFacts) -> dict[str, str]:
+def _environment(facts: WorkloadFacts) -> dict[str, str]:
     process = facts.process
     return (process.environment if process is not None else None) or {}
 
@@ -43,21 +43,21 @@ def selected(hca: Hca, port: Port | None, wanted: str | None) -> bool | None:
     return excludes
 
 
-def _given(facts: NodeFacts, hca: Hca) -> bool | None:
+def _given(facts: WorkloadFacts, hca: Hca) -> bool | None:
     """Whether the container has the device's node; None if that cannot be told."""
     if facts.verbs is None or not facts.verbs_whole or hca.uverbs is None:
         return None
     return hca.uverbs in {node.name for node in facts.verbs}
 
 
-def _is_used(facts: NodeFacts, hca: Hca, port: Port) -> bool:
+def _is_used(facts: WorkloadFacts, hca: Hca, port: Port) -> bool:
     """Whether the workload may use a port, as far as is known."""
     wanted = selected(hca, port, _environment(facts).get("NCCL_IB_HCA"))
     foreign = not hca.is_efa and any(other.is_efa for other in facts.hcas or ())
     return _given(facts, hca) is not False and wanted is not False and not foreign
 
 
-def _ports(facts: NodeFacts) -> list[tuple[Hca, Port]]:
+def _ports(facts: WorkloadFacts) -> list[tuple[Hca, Port]]:
     return [(hca, port) for hca in facts.hcas or () for port in hca.ports]
 
 
@@ -125,7 +125,7 @@ def ports_down(facts: NodeFacts) -> Iterator[Result]:
         )
 
 
-def _active(facts: NodeFacts) -> list[tuple[Hca, Port]]:
+def _active(facts: WorkloadFacts) -> list[tuple[Hca, Port]]:
     return [
         (hca, port) for hca, port in _ports(facts) if port.is_active and _is_used(facts, hca, port)
     ]
@@ -180,15 +180,21 @@ def slow_rate(facts: NodeFacts) -> Iterator[Result]:
 @CHECKS.check(NodeFacts)
 def link_layer(facts: NodeFacts) -> Iterator[Result]:
     """One of the rails is set to another kind of network than the others."""
-    active = [pair for pair in _active(facts) if pair[1].link_layer in ("InfiniBand", "Ethernet")]
-    layers = Counter(port.link_layer for _, port in active)
+    rails = [
+        (hca, port)
+        for hca, port in _ports(facts)
+        if port.link_layer in ("InfiniBand", "Ethernet")
+        and port.physical != "Disabled"
+        and _is_used(facts, hca, port)
+    ]
+    layers = Counter(port.link_layer for _, port in rails)
     if len(layers) < 2:
         return
     (usual, many), (other, few) = layers.most_common(2)
     if many <= few:
         return
-    for hca, port in active:
-        if port.link_layer != other:
+    for hca, port in rails:
+        if port.link_layer != other or not port.is_active:
             continue
         named = selected(hca, port, _environment(facts).get("NCCL_IB_HCA"))
         near = _is_near_a_gpu(facts, hca)
@@ -231,8 +237,8 @@ def flapping(facts: NodeFacts) -> Iterator[Result]:
         )
 
 
-@CHECKS.check(NodeFacts)
-def gid_index(facts: NodeFacts) -> Iterator[Result]:
+@CHECKS.check(WorkloadFacts)
+def gid_index(facts: WorkloadFacts) -> Iterator[Result]:
     """NCCL_IB_GID_INDEX points at an entry that is empty, or at RoCE v1, on a RoCE device."""
     text = _environment(facts).get("NCCL_IB_GID_INDEX", "").strip()
     if not text.isdigit():
@@ -273,8 +279,8 @@ def _wrong_gid(gid: Gid | None) -> str | None:
     return "is a RoCE v1 GID, which no router forwards" if gid.kind == "IB/RoCE v1" else None
 
 
-@CHECKS.check(NodeFacts)
-def devices(facts: NodeFacts) -> Iterator[Result]:
+@CHECKS.check(WorkloadFacts)
+def devices(facts: WorkloadFacts) -> Iterator[Result]:
     """sysfs shows RDMA devices that have no device node here, or none where one is expected."""
     if facts.hcas is None:
         return
@@ -293,7 +299,7 @@ def devices(facts: NodeFacts) -> Iterator[Result]:
                 yield _missing_node(facts, hca)
 
 
-def _no_device(facts: NodeFacts, nodes: set[str], wanted: str | None) -> Iterator[Result]:
+def _no_device(facts: WorkloadFacts, nodes: set[str], wanted: str | None) -> Iterator[Result]:
     controllers = [d for d in facts.pci if d.class_ >> 8 == _INFINIBAND_CONTROLLER]
     named = wanted and not wanted.startswith("^")
     if not (controllers or named or nodes):
@@ -312,7 +318,7 @@ def _no_device(facts: NodeFacts, nodes: set[str], wanted: str | None) -> Iterato
     )
 
 
-def _no_node(facts: NodeFacts) -> Iterator[Result]:
+def _no_node(facts: WorkloadFacts) -> Iterator[Result]:
     assert facts.hcas
     names = ", ".join(hca.name for hca in facts.hcas)
     yield finding(
@@ -334,7 +340,7 @@ def _no_node(facts: NodeFacts) -> Iterator[Result]:
     )
 
 
-def _missing_node(facts: NodeFacts, hca: Hca) -> Result:
+def _missing_node(facts: WorkloadFacts, hca: Hca) -> Result:
     return finding(
         "rdma-device-node-missing",
         _device(facts, hca.name),
@@ -344,8 +350,8 @@ def _missing_node(facts: NodeFacts, hca: Hca) -> Result:
     )
 
 
-@CHECKS.check(NodeFacts)
-def foreign_verbs(facts: NodeFacts) -> Iterator[Result]:
+@CHECKS.check(WorkloadFacts)
+def foreign_verbs(facts: WorkloadFacts) -> Iterator[Result]:
     """Device nodes of other vendors beside those of EFA make its provider fail."""
     hcas = {hca.uverbs: hca for hca in facts.hcas or () if hca.uverbs}
     given = [hcas[node.name] for node in facts.verbs or () if node.name in hcas]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpudoctor.checking import CheckSet, Result, finding
-from gpudoctor.facts.node.model import AcsPort, Link, NodeFacts, PciDevice
+from gpudoctor.facts.node.model import AcsPort, Link, NodeFacts, PciDevice, WorkloadFacts
 from gpudoctor.report import Certainty, Evidence, Severity, Subject, Unknown
 
 CHECKS = CheckSet()
@@ -15,7 +15,7 @@ CHECKS = CheckSet()
 _DEVICES = "/sys/bus/pci/devices"
 
 
-def on(facts: NodeFacts, device: str) -> Subject:
+def on(facts: WorkloadFacts, device: str) -> Subject:
     """Return the subject of one device of the node."""
     return msgspec.structs.replace(facts.subject, device=device)
 

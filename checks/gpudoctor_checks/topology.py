@@ -73,7 +73,7 @@ def _same_node_apart(topology: Topology) -> list[tuple[str, str]]:
 
 def _flat(topology: Topology) -> str | None:
     """Return the one path that all PCIe cells show on a machine that knows no NUMA node."""
-    if any(gpu.numa is not None for gpu in topology.gpus):
+    if not topology.numa_shown or any(gpu.numa is not None for gpu in topology.gpus):
         return None
     paths = [path for _, _, path in topology.gpu_pairs() if not nvlinks(path)]
     paths += [path for gpu in topology.gpus for path in topology.nic_paths(gpu).values()]

@@ -74,8 +74,7 @@ def square(pairs: dict[tuple[int, int], str], size: int, default: str) -> list[s
 @pytest.mark.parametrize("path", sorted(CASES.glob("topo-*.txt")), ids=lambda path: path.stem)
 def test_reported_machines(path: Path) -> None:
     expect: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())["expect"]
-    text = open_input(str(path))
-    with text.open():
+    with open_input(str(path)) as text:
         reading = readings.recognise(text).read(text)
     answer = diagnosis.report(
         diagnosis.diagnose(CHECKS, reading.facts), reading.subject, observed_at=None

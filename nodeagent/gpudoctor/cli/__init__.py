@@ -15,6 +15,7 @@ _COMMANDS = {
     "check": "say what is wrong with a pod, a node or this host",
     "explain": "explain what a pasted log, table or dump says",
     "nccl": "read NCCL logs of many ranks: which network, GDR, what failed and where",
+    "topo": "draw which NIC, NUMA node and CPUs serve which GPU",
     "runbook": "list the findings, or read one's runbook",
 }
 """Command -> its line in the help; the module of the same name here holds `command`."""
@@ -49,7 +50,7 @@ def root() -> None:
 def main() -> None:
     """Run the command line; never a traceback, whatever goes wrong."""
     try:
-        sys.exit(root.main(standalone_mode=False) or 0)
+        sys.exit(root.main(prog_name="gpudoctor", standalone_mode=False) or 0)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:

@@ -17,18 +17,26 @@ from gpudoctor.catalogue import Entry
 from gpudoctor.errors import InputError
 from gpudoctor.registry import Registry
 from gpudoctor.report import Report, ReportSubject, Unknown
-from gpudoctor.sources.text import TextInput
+from gpudoctor.sources.text import TextInput, as_utf8
 
 _MODULES: dict[str, str] = {
+    "kernel-log": "gpudoctor.readings.kernel_log",
+    "runtime-error": "gpudoctor.readings.runtime_errors",
     "topology": "gpudoctor.readings.topology",
     "nccl": "gpudoctor.readings.nccl_log",
     "nccl-tests": "gpudoctor.readings.nccl_tests",
     "ib-write-bw": "gpudoctor.readings.ib_write_bw",
+    "rdma": "gpudoctor.readings.node_tools:RDMA",
+    "limits": "gpudoctor.readings.node_tools:LIMITS",
+    "cpus": "gpudoctor.readings.node_tools:CPUS",
+    "interfaces": "gpudoctor.readings.node_tools:INTERFACES",
+    "lspci": "gpudoctor.readings.node_tools:LSPCI",
+    "hwloc": "gpudoctor.readings.node_tools:HWLOC",
     "kubectl-describe": "gpudoctor.readings.kubectl_describe",
     "kubectl-events": "gpudoctor.readings.kubectl_events",
     "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",
 }
-"""Format name -> module with its FORMAT; the names are the values of `--kind`."""
+"""Format name -> module with its FORMAT, or `module:NAME`; the names are the values of `--kind`."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +74,8 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Format:
     """Return the format of that name."""
-    found = importlib.import_module(_MODULES[name]).FORMAT
+    module, _, attribute = _MODULES[name].partition(":")
+    found = getattr(importlib.import_module(module), attribute or "FORMAT")
     assert isinstance(found, Format)
     return found
 
@@ -98,7 +107,7 @@ def judge(
 
 def recognise(text: TextInput) -> Format:
     """Return the format that most of the head's lines speak for; InputError if none does."""
-    head = text.head.decode("utf-8", "replace")
+    head = as_utf8(text.head).decode()
     scored = [(candidate.matches(head), candidate) for candidate in map(load, _MODULES)]
     score, best = max(scored, key=lambda pair: pair[0], default=(0, None))
     if best is None or score == 0:
