@@ -15,6 +15,7 @@ _COMMANDS = {
     "check": "say what is wrong with a pod, a node or this host",
     "explain": "explain what a pasted log, table or dump says",
     "topo": "draw which NIC, NUMA node and CPUs serve which GPU",
+    "bundle": "record this host and the cluster for a later diagnosis, redacted",
     "runbook": "list the findings, or read one's runbook",
 }
 """Command -> its line in the help; the module of the same name here holds `command`."""

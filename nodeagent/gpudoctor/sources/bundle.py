@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import zlib
 from typing import Any, Literal
 
 import msgspec
@@ -76,7 +77,14 @@ def decode(raw: bytes, name: str) -> Bundle:
         if _is_archive(raw):
             raw = _from_archive(raw)
         bundle = msgspec.json.decode(raw, type=Bundle)
-    except (OSError, EOFError, tarfile.TarError, KeyError, msgspec.MsgspecError) as error:
+    except (
+        OSError,
+        EOFError,
+        zlib.error,
+        tarfile.TarError,
+        KeyError,
+        msgspec.MsgspecError,
+    ) as error:
         raise InputError(f"{name}: not a usable bundle: {error}") from error
     if bundle.schema != SCHEMA:
         raise InputError(f"{name}: bundle schema {bundle.schema!r}, this version reads {SCHEMA!r}")
