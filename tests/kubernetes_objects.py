@@ -1,7 +1,8 @@
 """Kubernetes objects as the API returns them, small: plain functions that return JSON objects.
 
 Keyword arguments are the fields that a test is about; everything else has the API's defaults
-or is left out. `cluster` and `situation_of` turn them into what the facts modules take.
+or is left out. `cluster` and `situation_of` turn them into what the facts modules take, `ask`
+diagnoses a pod among them as `check --pod --from` does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from gpudoctor.facts.kubernetes import fields, situation
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.model import Scope
 from gpudoctor.facts.kubernetes.situation import PodSituation
+from gpudoctor.report import Finding, Report
+from tests import cases_k8s
 
 Object = dict[str, Any]
 
@@ -199,3 +202,26 @@ def situation_of(
     """The situation of the pod of that name."""
     entry = next(found for found in read_from.pods if found.name == name)
     return situation.read(read_from, read_from.pod(entry), logs or {})
+
+
+def ask(
+    *objects: Object,
+    pod: str = "team/train-0",
+    logs: dict[str, str] | None = None,
+    complete: bool = True,
+) -> Report:
+    """Diagnose a pod (namespace/name) among the objects."""
+    case = {"command": f"check --pod {pod}", "objects": list(objects), "logs": logs or {}}
+    return cases_k8s.ask(case, complete=complete)
+
+
+def finding_of(report: Report, name: str) -> Finding:
+    """The only finding of that name; the others' names if there is not exactly one."""
+    found = [finding for finding in report.findings if finding.name == name]
+    assert len(found) == 1, [finding.name for finding in report.findings]
+    return found[0]
+
+
+def shown(finding: Finding) -> str:
+    """All of a finding's evidence as one text, a line each."""
+    return "\n".join(f"{e.object} {e.path} {e.value}" for e in finding.evidence)

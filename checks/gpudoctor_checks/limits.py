@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpudoctor.checking import CheckSet, Result, finding
-from gpudoctor.facts.node.model import UNLIMITED, WorkloadFacts, Process
+from gpudoctor.facts.node.model import UNLIMITED, Process, WorkloadFacts
 from gpudoctor.report import Certainty, Evidence, Severity
 
 CHECKS = CheckSet()

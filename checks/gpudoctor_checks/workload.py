@@ -489,7 +489,7 @@ def memlock(situation: PodSituation) -> Iterator[Result]:
     if not _has_rdma(pod) and not lines:
         return
     for container in _gpu_containers(situation) or list(pod.containers):
-        if container.privileged:
+        if container.privileged or not container.security_known:
             continue
         uid = container.run_as_user if container.run_as_user is not None else pod.run_as_user
         non_root = uid not in (0, None) or container.run_as_non_root or pod.run_as_non_root

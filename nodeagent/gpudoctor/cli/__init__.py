@@ -14,6 +14,7 @@ _COMMANDS = {
     "compat": "say whether a driver runs an image's CUDA on a GPU",
     "check": "say what is wrong with a pod, a node or this host",
     "explain": "explain what a pasted log, table or dump says",
+    "nccl": "read NCCL logs of many ranks: which network, GDR, what failed and where",
     "topo": "draw which NIC, NUMA node and CPUs serve which GPU",
     "bundle": "record this host and the cluster for a later diagnosis, redacted",
     "runbook": "list the findings, or read one's runbook",
@@ -50,7 +51,7 @@ def root() -> None:
 def main() -> None:
     """Run the command line; never a traceback, whatever goes wrong."""
     try:
-        sys.exit(root.main(standalone_mode=False) or 0)
+        sys.exit(root.main(prog_name="gpudoctor", standalone_mode=False) or 0)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:

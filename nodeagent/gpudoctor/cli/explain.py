@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -14,7 +15,12 @@ from gpudoctor.sources.text import STDIN, TextInput, open_input
 
 @click.command("explain")
 @click.argument("files", nargs=-1, metavar="[FILE…|-]")
-@click.option("--kind", help="What the text is, when it is not recognised.")
+@click.option(
+    "--kind",
+    type=click.Choice(readings.names()),
+    metavar="KIND",
+    help=f"What the text is, when it is not recognised: {', '.join(readings.names())}.",
+)
 @output.options
 @click.pass_context
 def command(
@@ -24,9 +30,8 @@ def command(
 
     Reads standard input without FILE. Several files are explained one by one.
     """
-    if kind is not None and kind not in readings.names():
-        known = ", ".join(readings.names())
-        raise click.BadParameter(f"{kind!r} is not one of {known}", param_hint="--kind")
+    if not files and sys.stdin is not None and sys.stdin.isatty():
+        click.echo("gpudoctor: paste the text, then press Ctrl-D", err=True)
     checks = registry.load()
     reports = []
     for name in files or (STDIN,):

@@ -17,10 +17,15 @@ from gpudoctor.catalogue import Entry
 from gpudoctor.errors import InputError
 from gpudoctor.registry import Registry
 from gpudoctor.report import Report, ReportSubject, Unknown
-from gpudoctor.sources.text import TextInput
+from gpudoctor.sources.text import TextInput, as_utf8
 
 _MODULES: dict[str, str] = {
+    "kernel-log": "gpudoctor.readings.kernel_log",
+    "runtime-error": "gpudoctor.readings.runtime_errors",
     "topology": "gpudoctor.readings.topology",
+    "nccl": "gpudoctor.readings.nccl_log",
+    "nccl-tests": "gpudoctor.readings.nccl_tests",
+    "ib-write-bw": "gpudoctor.readings.ib_write_bw",
     "rdma": "gpudoctor.readings.node_tools:RDMA",
     "limits": "gpudoctor.readings.node_tools:LIMITS",
     "cpus": "gpudoctor.readings.node_tools:CPUS",
@@ -102,7 +107,7 @@ def judge(
 
 def recognise(text: TextInput) -> Format:
     """Return the format that most of the head's lines speak for; InputError if none does."""
-    head = text.head.decode("utf-8", "replace")
+    head = as_utf8(text.head).decode()
     scored = [(candidate.matches(head), candidate) for candidate in map(load, _MODULES)]
     score, best = max(scored, key=lambda pair: pair[0], default=(0, None))
     if best is None or score == 0:

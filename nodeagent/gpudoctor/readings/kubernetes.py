@@ -11,12 +11,14 @@ import msgspec
 from gpudoctor.errors import InputError
 from gpudoctor.facts.kubernetes import (
     components,
+    dra,
     fields,
     health,
     kueue,
     labels,
     node_situation,
     placement,
+    pod_errors,
     queues,
     resources,
     sharing,
@@ -116,7 +118,14 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     queue = queues.read(cluster, found)
     if queue is not None and queue.kueue is not None:
         found = msgspec.structs.replace(found, admitted_by=_admission(queue.kueue.workload))
-    parts = [found, found.nccl, queue, sharing.read(cluster, found)]
+    parts = (
+        found,
+        found.nccl,
+        pod_errors.read(found, logs),
+        queue,
+        sharing.read(cluster, found),
+        dra.read(cluster, found),
+    )
     unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
     return Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),

@@ -7,9 +7,9 @@ What is absent inside the scope does not exist; what is absent outside it is unk
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
-import zlib
 from typing import Any, Literal
 
 import msgspec
@@ -20,7 +20,7 @@ from gpudoctor.errors import InputError
 SCHEMA = f"{PREFIX}/bundle/v1"
 _ARCHIVE_MEMBER = "bundle.json"
 _GZIP_MAGIC = b"\x1f\x8b"
-_TAR_MAGIC = b"ustar"
+_TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _MAX_MEMBER_BYTES = 1 << 30
 
 
@@ -67,8 +67,7 @@ def is_bundle(raw: bytes) -> bool:
 
 
 def _is_archive(raw: bytes) -> bool:
-    """Tell a tar archive, compressed or, as inputs come decompressed, plain."""
-    return raw.startswith(_GZIP_MAGIC) or raw[257:262] == _TAR_MAGIC
+    return raw.startswith(_GZIP_MAGIC) or raw[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC)
 
 
 def decode(raw: bytes, name: str) -> Bundle:
@@ -77,14 +76,7 @@ def decode(raw: bytes, name: str) -> Bundle:
         if _is_archive(raw):
             raw = _from_archive(raw)
         bundle = msgspec.json.decode(raw, type=Bundle)
-    except (
-        OSError,
-        EOFError,
-        zlib.error,
-        tarfile.TarError,
-        KeyError,
-        msgspec.MsgspecError,
-    ) as error:
+    except (OSError, EOFError, tarfile.TarError, KeyError, msgspec.MsgspecError) as error:
         raise InputError(f"{name}: not a usable bundle: {error}") from error
     if bundle.schema != SCHEMA:
         raise InputError(f"{name}: bundle schema {bundle.schema!r}, this version reads {SCHEMA!r}")
@@ -95,6 +87,8 @@ def _from_archive(raw: bytes) -> bytes:
     """Return the archive's bundle.json with `{"file": …}` texts put back in place."""
     texts: dict[str, str] = {}
     document: bytes | None = None
+    if raw.startswith(_GZIP_MAGIC):
+        raw = gzip.decompress(raw)
     with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
         for member in archive:
             stream = archive.extractfile(member) if member.isfile() else None

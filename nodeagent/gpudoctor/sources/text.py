@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import sys
+import zlib
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,6 +16,35 @@ from gpudoctor.errors import InputError
 STDIN = "-"
 HEAD_BYTES = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_UNREADABLE = (OSError, EOFError, zlib.error)
+_CHUNK_BYTES = 1 << 20
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+class _Replayed(io.RawIOBase):
+    """A stream whose head was read already, from its start."""
+
+    def __init__(self, head: bytes, rest: io.BufferedIOBase) -> None:
+        self._head = memoryview(head)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._head:
+            return self._rest.readinto(buffer)
+        count = min(len(buffer), len(self._head))
+        buffer[:count] = self._head[:count]
+        self._head = self._head[count:]
+        return count
 
 
 class TextInput:
@@ -24,17 +56,27 @@ class TextInput:
 
     def __init__(self, name: str, stream: io.RawIOBase) -> None:
         self.name = "standard input" if name == STDIN else name
-        self._plain = io.BufferedReader(stream, HEAD_BYTES)
-        self._stream: io.BufferedReader[Any] = self._plain
-        if self._plain.peek(2)[:2] == _GZIP_MAGIC:
-            self._stream = io.BufferedReader(gzip.GzipFile(fileobj=self._plain), HEAD_BYTES)
-        self.head = self._peek()
-
-    def _peek(self) -> bytes:
+        self._plain: io.BufferedReader[Any] = io.BufferedReader(stream, HEAD_BYTES)
         try:
-            return self._stream.peek(HEAD_BYTES)[:HEAD_BYTES]
-        except (OSError, EOFError) as error:
-            raise InputError(f"{self.name}: cannot be read: {error}") from error
+            self._stream: io.BufferedReader[Any] = _unpacked(self._plain)
+        except _UNREADABLE as error:
+            self._plain.close()
+            raise self._unreadable(error) from error
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first 64 KiB, or what there is; waits for them on a pipe."""
+        try:
+            # Read, not peeked: the first piece that comes out of a pipe may be a single line.
+            head = self._stream.read(HEAD_BYTES)
+        except _UNREADABLE as error:
+            self._plain.close()
+            raise self._unreadable(error) from error
+        self._stream = io.BufferedReader(_Replayed(head, self._stream), _CHUNK_BYTES)
+        return head
+
+    def _unreadable(self, error: Exception) -> InputError:
+        return InputError(f"{self.name}: cannot be read: {error}")
 
     def __enter__(self) -> TextInput:
         return self
@@ -55,15 +97,61 @@ class TextInput:
         """Read the whole input; InputError says why it cannot be read."""
         try:
             return self._stream.read()
-        except (OSError, EOFError) as error:
-            raise InputError(f"{self.name}: cannot be read: {error}") from error
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+
+    def read_some(self, size: int) -> bytes:
+        """Read up to `size` bytes as soon as there are any, b"" at the end.
+
+        A compressed input that is cut short ends where it was cut.
+        """
+        try:
+            return self._stream.read1(size)
+        except EOFError:
+            return b""
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+
+    def text(self) -> str:
+        """Read the whole input as text; what is not UTF-8, or what its mark says, is U+FFFD."""
+        return as_utf8(self.read()).decode()
+
+
+def _unpacked(plain: io.BufferedReader[Any]) -> io.BufferedReader[Any]:
+    """The stream itself, or the decompressed one of gzip or zstd."""
+    magic = plain.peek(len(_ZSTD_MAGIC))
+    if magic.startswith(_GZIP_MAGIC):
+        return io.BufferedReader(gzip.GzipFile(fileobj=plain), HEAD_BYTES)
+    if magic.startswith(_ZSTD_MAGIC):
+        from backports.zstd import ZstdFile  # imported late: few inputs need it
+
+        return io.BufferedReader(ZstdFile(plain), HEAD_BYTES)
+    return plain
 
 
 def open_input(name: str) -> TextInput:
     """Open a path, or standard input for `-`; InputError says why not."""
     if name == STDIN:
+        if sys.stdin is None:
+            raise InputError("standard input is closed; name a file")
         return TextInput(name, io.FileIO(sys.stdin.fileno(), closefd=False))
     try:
         return TextInput(name, Path(name).open("rb", buffering=0))
     except OSError as error:
         raise InputError(f"{name}: cannot be read: {error.strerror}") from error
+
+
+def as_utf8(raw: bytes) -> bytes:
+    """Return the text as UTF-8 without a byte order mark; what is not UTF-8 becomes U+FFFD."""
+    for bom, encoding in _BOMS:
+        if raw.startswith(bom):
+            return raw.decode(encoding, "replace").encode()
+    if raw.isascii():
+        return raw
+    # In pieces, because the decoded text of a large dump takes four times its bytes.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pieces = [
+        decoder.decode(raw[start : start + _CHUNK_BYTES]).encode()
+        for start in range(0, len(raw), _CHUNK_BYTES)
+    ]
+    return b"".join([*pieces, decoder.decode(b"", final=True).encode()])

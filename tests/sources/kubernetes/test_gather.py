@@ -465,7 +465,7 @@ def test_selected_pods(api: ApiServer, client: Client) -> None:
     api.answer = World(objects, {"ml/llm-1/main": "a", "ml/llm-1/main!previous": "b"})
     found = gather.gather_selected(client, "ml", "app=llm")
     assert names(found) == {
-        "Pod/llm-0", "Pod/llm-1", "Pod/other", "Node/n1", "Event/llm-1.BackOff",
+        "Pod/llm-0", "Pod/llm-1", "Node/n1", "Event/llm-1.BackOff",
     }  # fmt: skip
     assert set(found.logs) == {"ml/llm-1/main", "ml/llm-1/main!previous"}
 
@@ -520,3 +520,43 @@ def test_refused_devices_read_the_plugins_log(api: ApiServer, client: Client) ->
     key = "gpu-operator/nvidia-device-plugin-n1/plugin"
     api.answer = World([mine, node(), plugin_pod()], {key: "restarting"})
     assert gather.gather_pod(client, "ml", "trainer-0").logs == {key: "restarting"}
+
+
+def test_numbered_pods_without_labels_are_peers(api: ApiServer, client: Client) -> None:
+    mine = pod("ddp-0", spec={"nodeName": "n1"}, status=running())
+    peer, other = pod("ddp-1"), pod("ddp-web-1")
+    api.answer = World([mine, peer, other, node()])
+    assert names(gather.gather_pod(client, "ml", "ddp-0")) == {"Pod/ddp-0", "Pod/ddp-1", "Node/n1"}
+
+
+def test_budget_of_many_pods_is_kept(
+    api: ApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "_BUDGET_OF_MANY", 6)
+    claim = [{"name": "gpu"}]
+    sick = [
+        pod(f"w{number}", metadata={"labels": {"app": "w"}},
+            spec={"nodeName": "n1", "resourceClaims": claim}, status=running(1),)
+        for number in range(20)
+    ]  # fmt: skip
+    api.answer = World([*sick, node()])
+    found = gather.gather_selected(client, "ml", "app=w")
+    assert {f"Pod/w{number}" for number in range(20)} <= names(found)
+    assert len(api.asked) <= 8
+    assert found.scope.complete_kinds == ()
+
+
+def test_pods_are_not_settled_while_unbound_members_are_unread(
+    api: ApiServer, client: Client
+) -> None:
+    labels = {"labels": {"kueue.x-k8s.io/pod-group-name": "sft"}}
+    gate = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    members = [pod(f"sft-{number}", metadata=labels, spec=gate) for number in range(3)]
+    world = World([*members, node()])
+    api.answer = world
+    found = gather.gather_pod(client, "ml", "sft-0")
+    assert {"Pod/sft-1", "Pod/sft-2"} <= names(found)
+    assert "Pod" in found.scope.complete_kinds
+    world.denied = {"list pods in ml"}
+    found = gather.gather_pod(client, "ml", "sft-0")
+    assert "Pod" not in found.scope.complete_kinds

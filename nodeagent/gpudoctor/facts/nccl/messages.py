@@ -20,7 +20,8 @@ _CHANNEL = re.compile(
 )
 _NET = re.compile(rb"NET/([^/]+)/(\d+)(?:\(\d+\))?(.*)")
 _COMM = re.compile(
-    rb"comm (?P<pointer>0x[0-9a-f]+|\(nil\)) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)(?P<rest>.*)"
+    rb"comm (?P<pointer>0x[0-9a-f]+|\(nil\)) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)"
+    rb"(?P<rest>.*)"
 )
 _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(rb"(?:parent|splitCount|childCount|color|key) (?:0x)?[0-9a-f-]+")
@@ -45,6 +46,7 @@ _VERSION = re.compile(rb"NCCL version (\d+\.\d+[\w.]*)")
 _EVENTS_LIMIT = 1 << 14
 _PER_PLACE_LIMIT = 1 << 12
 _IN_PROGRESS = 7
+_UNKNOWN = symptoms.Symptom("warning", b"", None, ("text",))
 
 
 class Book:
@@ -265,17 +267,19 @@ class Book:
             if b"Cuda failure" not in record.text:
                 return
         found = symptoms.find(record.text)
-        if found is None:
-            if not record.warning:
-                return
-            kind, values, splits = "warning", {"text": _text(record)}, ("text",)
-        else:
-            kind, values, splits = found[0].kind, found[1], found[0].splits
+        if found is None and not record.warning:
+            return
+        symptom, values = found or (_UNKNOWN, {"text": _text(record)})
+        kind = symptom.kind
         if record.warning:
             values["warning"] = "yes"
-        key = (kind, process.host, *(values.get(name, "") for name in splits))
+        key: tuple[str, ...] = (
+            kind,
+            process.host,
+            *(values.get(name, "") for name in symptom.splits),
+        )
         if kind == "async":
-            key = (*key, str(process.pid), str(process.device))
+            key += (str(process.pid), str(process.device))
         occurrence = self.events.get(key)
         if occurrence is None:
             if len(self.events) >= _EVENTS_LIMIT:

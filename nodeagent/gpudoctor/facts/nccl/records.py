@@ -101,10 +101,8 @@ def records(line: bytes) -> Iterator[Record]:
 
 def _header(line: bytes, start: int, end: int) -> re.Match[bytes] | None:
     """The last header between two places: a time of day before it looks much the same."""
-    found: re.Match[bytes] | None = None
     for pattern in (_HEADER, _OLD_HEADER):
-        for found in pattern.finditer(line, start, end):
-            pass
-        if found is not None:
-            return found
+        matches = list(pattern.finditer(line, start, end))
+        if matches:
+            return matches[-1]
     return None

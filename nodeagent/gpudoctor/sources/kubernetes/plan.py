@@ -31,7 +31,10 @@ class Get(msgspec.Struct, frozen=True):
 
 
 class List(msgspec.Struct, frozen=True):
-    """Read a list; `max_pages` bounds it. `settles` as for Get, if the list was read whole."""
+    """Read a list; `max_pages` bounds it. `settles` as for Get, if the list was read whole.
+
+    `numbered` keeps only objects of that name followed by a number, which no selector can say.
+    """
 
     kind: Kind
     namespace: str | None = None
@@ -39,6 +42,13 @@ class List(msgspec.Struct, frozen=True):
     labels: str = ""
     max_pages: int = 1
     settles: bool = True
+    numbered: str = ""
+
+    def keeps(self, name: str) -> bool:
+        """Whether an object of that name is one that is meant."""
+        return not self.numbered or (
+            name.startswith(self.numbered) and name[len(self.numbered) :].isdigit()
+        )
 
     def __str__(self) -> str:
         return permission("list", self.kind, self.namespace)
@@ -79,7 +89,7 @@ _KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
 _VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 _VOLCANO_QUEUE = ("volcano.sh/queue-name", "scheduling.volcano.sh/queue-name")
 _NETWORKS = "k8s.v1.cni.cncf.io/networks"
-_NUMBERED = re.compile(r"-\d+$")
+_NUMBERED = re.compile(r"(.+-)\d+")
 _VOLUME_WORDS = re.compile(
     r"persistentvolumeclaim|volume node affinity|FailedMount|FailedAttachVolume|MountVolume", re.I
 )
@@ -222,12 +232,17 @@ def peers(pod: PodView) -> Iterator[Step]:
     labels = pod.metadata.labels or {}
     for label in _JOB_LABELS:
         if label in labels:
+            # A pending pod of a group is judged by those that are not bound as well.
             yield List(
-                kinds.POD, pod.metadata.namespace, labels=f"{label}={labels[label]}", settles=False
+                kinds.POD,
+                pod.metadata.namespace,
+                labels=f"{label}={labels[label]}",
+                settles=not pod.is_bound,
             )
             return
-    if _NUMBERED.search(pod.metadata.name):
-        yield List(kinds.POD, pod.metadata.namespace, settles=False)
+    numbered = _NUMBERED.fullmatch(pod.metadata.name)
+    if numbered:
+        yield List(kinds.POD, pod.metadata.namespace, settles=False, numbered=numbered[1])
 
 
 def groups(pod: PodView) -> Iterator[Step]:
@@ -278,6 +293,7 @@ def before_nodes(pod: PodView) -> Iterator[Step]:
     """For a pod that a queue holds back: what decides about it, which nodes do not."""
     if not pod.is_queued:
         return
+    yield from peers(pod)
     yield from groups(pod)
     queue = (pod.metadata.labels or {}).get(_KUEUE_QUEUE)
     if queue:
@@ -297,6 +313,7 @@ def of_pending_pod(
     if _QUOTA_WORDS.search(told):
         yield List(kinds.RESOURCE_QUOTA, pod.metadata.namespace)
     yield from groups(pod)
+    yield from peers(pod)
     if pod.devices():
         yield DAEMON_SETS
         yield from software_logs(pod, nodes, bound)
@@ -304,7 +321,6 @@ def of_pending_pod(
             yield from plugin_settings(missing, bound)
     elif _CLAIM_WORDS.search(told):
         yield List(kinds.RESOURCE_CLAIM, pod.metadata.namespace)
-    yield from peers(pod)
     if not pod.is_queued and any(
         label in (pod.metadata.labels or {}) for label in _JOB_LABELS[:-2]
     ):
