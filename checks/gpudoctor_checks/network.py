@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpudoctor.checking import CheckSet, Result, finding
-from gpudoctor.facts.node.model import Gid, Hca, NodeFacts, Port, WorkloadFacts
+from gpudoctor.facts.node.model import Gid, Hca, NodeFacts, Port, VerbsNode, WorkloadFacts
 from gpudoctor.report import Certainty, Evidence, Severity, Subject, Unknown
 
 CHECKS = CheckSet()
@@ -297,6 +297,40 @@ def devices(facts: WorkloadFacts) -> Iterator[Result]:
             )
             if must and _given(facts, hca) is False:
                 yield _missing_node(facts, hca)
+
+
+@CHECKS.check(WorkloadFacts)
+def closed_nodes(facts: WorkloadFacts) -> Iterator[Result]:
+    """A device node is here, but the process may not open it: cgroup, mode or owner."""
+    hcas = {hca.uverbs: hca.name for hca in facts.hcas or () if hca.uverbs}
+    uid = facts.process.uid if facts.process is not None else None
+    for node in facts.verbs or ():
+        why = _why_closed(node, uid) if node.name.startswith("uverbs") else None
+        if why is None:
+            continue
+        path = f"/dev/infiniband/{node.name}"
+        mode = None if node.mode is None else f"{node.mode:04o}"
+        yield finding(
+            "rdma-device-open-failed",
+            _device(facts, hcas.get(node.name, node.name)),
+            f"{path} is here, but cannot be opened for reading and writing: {why}.",
+            Evidence(path, "mode", mode, f"owner {node.uid}:{node.gid}"),
+            values={"devices": hcas.get(node.name, node.name), "hosts": facts.subject.name},
+        )
+
+
+def _why_closed(node: VerbsNode, uid: int | None) -> str | None:
+    if node.opened in ("EPERM", "EACCES"):
+        return f"{node.opened}, " + (
+            "the container's device cgroup does not allow it"
+            if node.opened == "EPERM"
+            else "its owner and mode do not allow it"
+        )
+    if node.opened is not None or node.mode is None or not uid or uid == node.uid:
+        return None
+    return (
+        None if node.mode & 0o066 else f"mode {node.mode:04o} is for its owner only, not uid {uid}"
+    )
 
 
 def _no_device(facts: WorkloadFacts, nodes: set[str], wanted: str | None) -> Iterator[Result]:

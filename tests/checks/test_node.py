@@ -283,6 +283,17 @@ class TestDevices:
         assert "rdma-umad-missing" not in names(report(tree))
         assert loud(tree) == set()
 
+    def test_node_that_cannot_be_opened(self) -> None:
+        tree = rails(1) | process()
+        node = {"char": [231, 192], "mode": "0666", "uid": 0, "gid": 0}
+        tree["/dev/infiniband/uverbs0"] = {**node, "opened": "EPERM"}
+        assert loud(tree) == {"rdma-device-open-failed:mlx5_0"}
+        tree["/dev/infiniband/uverbs0"] = {**node, "opened": ""}
+        assert loud(tree) == set()
+        tree["/dev/infiniband/uverbs0"] = {**node, "mode": "0600"}
+        assert loud(tree) == set(), "root may"
+        assert loud(tree | process(uid=1000)) == {"rdma-device-open-failed:mlx5_0"}
+
     def test_foreign_nodes_beside_efa(self) -> None:
         efa = hca("rdmap79s0", "0000:4f:00.0", vendor="0x1d0f", layer="Unspecified", uverbs=0)
         assert loud(efa) == set()
