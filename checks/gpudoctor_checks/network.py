@@ -92,9 +92,10 @@ def _down_severity(facts: NodeFacts, hca: Hca, port: Port) -> Severity | None:
         return None if _is_used(facts, hca, port) else Severity.INFO
     others = [pair for pair in _ports(facts) if pair != (hca, port) and pair[1].is_active]
     peers = [pair for pair in others if _alike(pair, (hca, port))]
-    unused = port.physical == "Disabled" or not _is_used(facts, hca, port)
-    if unused or _is_spare(facts, hca, port) or (others and not peers):
+    if not _is_used(facts, hca, port) or _is_spare(facts, hca, port) or (others and not peers):
         return Severity.INFO
+    if port.physical == "Disabled":
+        return Severity.WARNING if _completes(facts, len(peers), 1) else Severity.INFO
     return None
 
 
@@ -427,25 +428,23 @@ def _why_no_dma_buf(facts: NodeFacts) -> str:
 def gpudirect(facts: NodeFacts) -> Iterator[Result]:
     """NICs cannot reach GPU memory: neither DMA-BUF nor a registered peer-memory module."""
     state = facts.gpudirect
-    if not _wants_gpudirect(facts) or state.driver is None or state.dma_buf:
+    if not _wants_gpudirect(facts) or state.driver is None:
         return
     evidence = (
         Evidence("/proc/driver/nvidia/version", None, state.driver, _flavour(state.open_module)),
         Evidence("/proc/sys/kernel/osrelease", None, state.kernel_text),
         Evidence("/sys/module/nvidia_peermem", None, _loaded(state.peermem_loaded)),
     )
+    if state.dma_buf:
+        if state.peermem_loaded and state.peermem_registered is False:
+            yield _not_registered(facts, evidence)
+        return
     if state.peermem_loaded is False:
         why = "the nvidia-peermem module is not loaded"
         yield _peermem_missing(facts, evidence)
     elif state.peermem_loaded and state.peermem_registered is False:
         why = "nvidia-peermem is loaded but not registered with the RDMA core"
-        yield finding(
-            "peermem-not-registered",
-            facts.subject,
-            "nvidia-peermem is loaded, but /sys/kernel/mm/memory_peers has no nv_mem: it was built "
-            "without the RDMA stack's peer-memory symbols.",
-            *evidence,
-        )
+        yield _not_registered(facts, evidence)
     elif state.peermem_loaded is None:
         yield Unknown("GPUDirect RDMA", "whether nvidia-peermem is loaded could not be read")
         return
@@ -472,6 +471,19 @@ def _flavour(is_open: bool | None) -> str:
 
 def _loaded(loaded: bool | None) -> str:
     return "unknown" if loaded is None else ("loaded" if loaded else "not loaded")
+
+
+def _not_registered(facts: NodeFacts, evidence: tuple[Evidence, ...]) -> Result:
+    replaced = facts.gpudirect.dma_buf is True
+    return finding(
+        "peermem-not-registered",
+        facts.subject,
+        "nvidia-peermem is loaded, but /sys/kernel/mm/memory_peers has no nv_mem: it was built "
+        "without the RDMA stack's peer-memory symbols."
+        + (" DMA-BUF works here and takes its place." if replaced else ""),
+        *evidence,
+        severity=Severity.INFO if replaced else None,
+    )
 
 
 def _peermem_missing(facts: NodeFacts, evidence: tuple[Evidence, ...]) -> Result:
