@@ -437,7 +437,7 @@ class TestAcs:
         assert loud(tree | {"/sys/class/dmi/id/sys_vendor": "Amazon EC2\n"}) != set()
 
     def test_on_a_host_that_passes_devices_through_it_stays(self) -> None:
-        tree = {"cmd:lspci -vvv": f"15:00.0 PCI bridge: X\n{self.ON}\n"} | gpu()
+        tree: Tree = {"cmd:lspci -vvv": f"15:00.0 PCI bridge: X\n{self.ON}\n"} | gpu()
         tree[f"{PCI}/0000:1b:00.0/driver"] = {"link": "../../../bus/pci/drivers/vfio-pci"}
         assert loud(tree) == set()
 
