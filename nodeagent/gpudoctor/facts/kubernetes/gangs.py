@@ -82,11 +82,6 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     siblings: tuple[int, int] | None = None
     nodes: tuple[NodeFit, ...] = ()
 
-    @property
-    def bound(self) -> int:
-        """How many known members have a node."""
-        return sum(1 for member in self.members if member.node)
-
     def room(self, requests: Resources) -> int:
         """How many members with these requests the nodes have room for at once."""
         asked = {resource: amount for resource, amount in requests.items() if amount > 0}

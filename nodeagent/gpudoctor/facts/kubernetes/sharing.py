@@ -134,11 +134,6 @@ def family(resource: str) -> str | None:
     return match[1] if match else None
 
 
-def is_replica(resource: str) -> bool:
-    """Whether the key counts time-slices or MPS shares under their own name."""
-    return resource.endswith(".shared")
-
-
 def bare_product(product: str) -> str:
     """Return a product label without what sharing appends to it."""
     return _SUFFIX.sub("", product)
