@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench index clean
+.PHONY: demo test lint bench index schema clean
 
 demo: $(VENV)/installed
 	$(BIN)/gpudoctor check --pod trainer-0 --from samples/trainer-without-rdma.json || test $$? -eq 1
@@ -23,6 +23,10 @@ bench: $(VENV)/installed-dev
 # The index of the runbooks that start-up reads; commit it with the page.
 index: $(VENV)/installed
 	$(BIN)/python -m gpudoctor.catalogue runbooks
+
+# The published JSON schema of reports; commit it with the change of report.py.
+schema: $(VENV)/installed
+	$(BIN)/python -m gpudoctor.report > nodeagent/gpudoctor/report.schema.json
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -44,6 +44,11 @@ def ask(case: dict[str, Any], *, complete: bool = True) -> Report:
         objects=tuple(msgspec.Raw(msgspec.json.encode(obj)) for obj in case["objects"]),
         logs=case.get("logs", {}),
     )
+    return ask_bundle(recorded, namespace, name)
+
+
+def ask_bundle(recorded: Bundle, namespace: str, name: str) -> Report:
+    """Diagnose a pod of a bundle."""
     source = kubernetes.Input(recorded)
     entry = kubernetes.find_pod(source.cluster, name, namespace)
     return readings.judge(kubernetes.read_pod(source, entry), checks())

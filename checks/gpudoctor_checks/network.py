@@ -180,15 +180,21 @@ def slow_rate(facts: NodeFacts) -> Iterator[Result]:
 @CHECKS.check(NodeFacts)
 def link_layer(facts: NodeFacts) -> Iterator[Result]:
     """One of the rails is set to another kind of network than the others."""
-    active = [pair for pair in _active(facts) if pair[1].link_layer in ("InfiniBand", "Ethernet")]
-    layers = Counter(port.link_layer for _, port in active)
+    rails = [
+        (hca, port)
+        for hca, port in _ports(facts)
+        if port.link_layer in ("InfiniBand", "Ethernet")
+        and port.physical != "Disabled"
+        and _is_used(facts, hca, port)
+    ]
+    layers = Counter(port.link_layer for _, port in rails)
     if len(layers) < 2:
         return
     (usual, many), (other, few) = layers.most_common(2)
     if many <= few:
         return
-    for hca, port in active:
-        if port.link_layer != other:
+    for hca, port in rails:
+        if port.link_layer != other or not port.is_active:
             continue
         named = selected(hca, port, _environment(facts).get("NCCL_IB_HCA"))
         near = _is_near_a_gpu(facts, hca)

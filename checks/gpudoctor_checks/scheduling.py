@@ -15,7 +15,7 @@ from gpudoctor.facts.kubernetes import resources
 from gpudoctor.facts.kubernetes.model import Node
 from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.situation import PodSituation
-from gpudoctor.report import Certainty, Evidence, Severity, Subject
+from gpudoctor.report import Certainty, Evidence, Severity
 from gpudoctor_checks import supply
 
 CHECKS = CheckSet()
@@ -476,33 +476,3 @@ def gated(situation: PodSituation) -> Iterator[Result]:
             Evidence(pod.meta.path, "spec.schedulingGates", ", ".join(unknown)),
             values={"pod": pod.meta.short, "name": ", ".join(unknown)},
         )
-
-
-@CHECKS.check(PodSituation)
-def preempted(situation: PodSituation) -> Iterator[Result]:
-    """The scheduler took the node from under the pod for one of higher priority."""
-    pod = situation.pod
-    disrupted = pod.condition("DisruptionTarget")
-    events = situation.events_with("Preempted")
-    is_preempted = disrupted is not None and disrupted.reason == "PreemptionByScheduler"
-    if not (is_preempted or events) or pod.phase == "Succeeded":
-        return
-    reason = disrupted.message if disrupted and is_preempted else events[-1].message
-    yield finding(
-        "preempted",
-        situation.subject,
-        f"The pod was preempted: {reason}",
-        *(
-            [Evidence(pod.meta.path, "status.conditions[DisruptionTarget]", reason)]
-            if is_preempted
-            else []
-        ),
-        *(Evidence(event.path, event.reason, event.message) for event in events[-1:]),
-        Evidence(pod.meta.path, "spec.priority", str(pod.priority)),
-        values={"pod": pod.meta.short, "reason": "a pod of higher priority took its node"},
-        related=tuple(_node_subject(situation)),
-    )
-
-
-def _node_subject(situation: PodSituation) -> list[Subject]:
-    return [situation.node.subject] if situation.node else []

@@ -17,6 +17,7 @@ from gpudoctor.facts.kubernetes.health import State, Unexplained
 from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Pod
 from gpudoctor.facts.kubernetes.model import State as ContainerState
 from gpudoctor.facts.kubernetes.situation import VISIBLE_DEVICES, PodLogLine, PodSituation
+from gpudoctor.facts.nccl.model import Line
 from gpudoctor.report import Certainty, Evidence, Severity, Unknown
 from gpudoctor_checks import supply
 
@@ -416,9 +417,9 @@ def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
     pod, node = situation.pod, situation.node
     if not _asks_gpus(pod) or _has_rdma(pod) or pod.is_terminal:
         return
-    networks_used = [line.line.groups["network"] for line in situation.lines_of("nccl-network")]
-    on_sockets = bool(networks_used) and all(name == "Socket" for name in networks_used)
-    no_device = situation.lines_of("nccl-no-device")
+    used = _networks_used(situation)
+    on_sockets = bool(used) and all(network == "Socket" for _, network, _ in used)
+    no_device = _no_device_lines(situation)
     if node is None:
         if on_sockets and no_device:
             yield Unknown(
@@ -434,7 +435,7 @@ def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
     }
     if not offered or not (_is_multi_pod(situation) or on_sockets):
         return
-    if networks_used and not on_sockets:
+    if used and not on_sockets:
         return
     harmed = on_sockets and (no_device or _is_multi_pod(situation))
     resource = max(offered, key=lambda name: offered[name])
@@ -448,7 +449,7 @@ def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
         pod.subject,
         f"{node.name} offers {', '.join(sorted(offered))}, and no container of the pod asks for "
         f"it, so {_INFINIBAND} is not in its containers. {said}.",
-        *(line.evidence for line in (*no_device[:1], *situation.lines_of("nccl-network")[:1])),
+        *(_nccl_evidence(line) for line in (*no_device[:1], *(line for _, _, line in used[:1]))),
         Evidence(pod.meta.path, "spec.containers[*].resources", f"no {resource}"),
         *supply.allocatable_evidence([node], resource, "offered, and not asked for"),
         *(Evidence(peer.meta.path, "spec.nodeName", peer.node) for peer in situation.peers[:1]),
@@ -460,6 +461,26 @@ def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
     )
 
 
+def _networks_used(situation: PodSituation) -> tuple[tuple[str, str, Line], ...]:
+    """Host, network and line of what NCCL chose in this pod; of all hosts if it is not named."""
+    if situation.nccl is None:
+        return ()
+    name = situation.pod.meta.name
+    own = tuple(chosen for chosen in situation.nccl.chosen if chosen[0] == name)
+    return own or situation.nccl.chosen
+
+
+def _no_device_lines(situation: PodSituation) -> tuple[Line, ...]:
+    if situation.nccl is None:
+        return ()
+    events = situation.nccl.of_kind("ib-none", "ibv-open", "ib-open")
+    return tuple(event.lines[0] for event in events if event.lines)
+
+
+def _nccl_evidence(line: Line) -> Evidence:
+    return Evidence(line.source, f"line {line.number}", line.text)
+
+
 @CHECKS.check(PodSituation)
 def memlock(situation: PodSituation) -> Iterator[Result]:
     """RDMA needs locked memory: capability IPC_LOCK, which counts for root alone."""
@@ -468,7 +489,7 @@ def memlock(situation: PodSituation) -> Iterator[Result]:
     if not _has_rdma(pod) and not lines:
         return
     for container in _gpu_containers(situation) or list(pod.containers):
-        if container.privileged:
+        if container.privileged or not container.security_known:
             continue
         uid = container.run_as_user if container.run_as_user is not None else pod.run_as_user
         non_root = uid not in (0, None) or container.run_as_non_root or pod.run_as_non_root
@@ -526,7 +547,8 @@ def nccl_interface(situation: PodSituation) -> Iterator[Result]:
     if pod.host_network or (not known and situation.attachments):
         return
     have = known | {"lo"} if known else frozenset({"lo", "eth0"})
-    harm = situation.lines_of("nccl-no-interface")
+    said = situation.nccl.of_kind("ifname", "ifname-family") if situation.nccl else ()
+    harm = [event.lines[0] for event in said if event.lines]
     fails = any(t.kind in ("crash", "exit") for t in troubles(pod))
     for container in pod.containers:
         for variable in _IFNAME_VARIABLES:
@@ -546,7 +568,7 @@ def nccl_interface(situation: PodSituation) -> Iterator[Result]:
                     "metadata.annotations[k8s.v1.cni.cncf.io/network-status]",
                     ", ".join(sorted(known)) or "not set: eth0 alone",
                 ),
-                *(line.evidence for line in harm[-1:]),
+                *(_nccl_evidence(line) for line in harm[-1:]),
                 values={"name": variable, "pod": pod.meta.short, "device": value},
                 severity=None if harm or fails else Severity.INFO,
                 certainty=Certainty.CERTAIN if harm else Certainty.LIKELY,

@@ -12,7 +12,7 @@ import re
 import string
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
@@ -62,15 +62,20 @@ class _FrontMatter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Catalogue:
     """All known findings, by name and by code, and the way to their pages."""
 
-    def __init__(self, packages: Iterable[str]) -> None:
-        """Load the index of each runbook package; CatalogueError if one is missing or clashes."""
+    def __init__(self) -> None:
         self._by_name: dict[str, Entry] = {}
         self._by_code: dict[str, Entry] = {}
         self._pages: dict[str, Traversable] = {}
-        for package in packages:
-            self._load(package)
+        self._packages: set[str] = set()
 
-    def _load(self, package: str) -> None:
+    def load(self, package: str) -> None:
+        """Add the runbooks of a package, once.
+
+        CatalogueError if its index is missing or clashes with what is there; then nothing of it
+        is added.
+        """
+        if package in self._packages:
+            return
         folder = importlib.resources.files(package)
         try:
             raw = folder.joinpath(INDEX).read_bytes()
@@ -81,12 +86,13 @@ class Catalogue:
             ) from error
         for entry in entries:
             if entry.name in self._by_name or entry.code in self._by_code:
-                raise CatalogueError(
-                    f"runbooks of {package}: {entry.code}-{entry.name} exists twice"
-                )
+                clash = f"{entry.code}-{entry.name}"
+                raise CatalogueError(f"runbooks of {package}: {clash} exists twice")
+        for entry in entries:
             self._by_name[entry.name] = entry
             self._by_code[entry.code] = entry
             self._pages[entry.name] = folder.joinpath(f"{entry.code}-{entry.name}.md")
+        self._packages.add(package)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._by_name.values())

@@ -224,3 +224,8 @@ def json_schema() -> dict[str, Any]:
         "$id": f"https://{SCHEMA}",
         **schema,
     }
+
+
+if __name__ == "__main__":
+    # `make schema` writes this to report.schema.json.
+    print(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode())

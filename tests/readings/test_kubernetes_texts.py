@@ -65,6 +65,26 @@ def test_a_described_pod_is_the_subject() -> None:
     assert any("does not print" in unknown.why for unknown in report.unknown)
 
 
+def test_what_a_description_does_not_print_is_not_taken_as_absent() -> None:
+    report = explain(DATA / "trainer.pod.txt")
+    assert "missing-ipc-lock" not in {finding.name for finding in report.findings}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_what_a_windows_shell_writes(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "described"
+    text = (DATA / "big70b-0.pod.txt").read_text().replace("\n", "\r\n")
+    path.write_bytes(text.encode(encoding))
+    assert explain(path).roots == ("liveness-kills-loading-model",)
+
+
+def test_a_pod_described_twice_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "described"
+    text = (DATA / "big70b-0.pod.txt").read_text()
+    path.write_text(f"{text}\n\n{text}")
+    assert explain(path).subject.name == "big70b-0"
+
+
 def test_described_nodes_are_children() -> None:
     report = explain(DATA / "operator.nodes.txt")
     assert [child.subject.name for child in report.children] == ["cp-1", "gpu-1", "gpu-2"]
@@ -105,4 +125,37 @@ def test_a_dump_is_about_its_gpu_pods_that_are_not_well(tmp_path: Path) -> None:
     assert [child.subject.name for child in report.children] == ["bad"]
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "ConfigMap"}))
     with pytest.raises(InputError, match="neither a GPU pod nor a node"):
+        explain(path)
+
+
+PASTED_EVENTS = """Events:
+  Type     Reason     Age                 From               Message
+  ----     ------     ----                ----               -------
+  Normal   Scheduled  9m                  default-scheduler  Successfully assigned ml/a-0 to gpu-1
+  Warning  BackOff    2s (x31 over 8m4s)  kubelet            Back-off restarting failed container
+"""
+
+
+def test_the_events_of_a_description_alone(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_text(PASTED_EVENTS)
+    assert kind_of(path) == "kubectl-events"
+    subject = explain(path).subject
+    assert (subject.namespace, subject.name, subject.node) == ("ml", "a-0", "gpu-1")
+    path.write_text(
+        "Warning  FailedScheduling  5m  default-scheduler  0/3 nodes are available: 3 Insufficient "
+        "nvidia.com/gpu.\n"
+    )
+    report = explain(path)
+    assert (report.verdict, report.subject.name) == ("failing", "(unnamed)")
+    assert report.observed_at is None
+
+
+def test_a_table_of_pods_gets_a_word_about_what_to_give(tmp_path: Path) -> None:
+    path = tmp_path / "pods"
+    path.write_text("NAMESPACE   NAME   READY   STATUS    AGE\nml  a  0/1  Pending  5m\n")
+    with pytest.raises(InputError, match="the table that `kubectl get` prints"):
+        explain(path)
+    path.write_text("NAME   MAJ:MIN RM  SIZE TYPE MOUNTPOINTS\nsda  8:0  0  100G  disk\n")
+    with pytest.raises(InputError, match="not recognised"):
         explain(path)

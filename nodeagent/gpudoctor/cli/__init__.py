@@ -48,7 +48,7 @@ def root() -> None:
 def main() -> None:
     """Run the command line; never a traceback, whatever goes wrong."""
     try:
-        sys.exit(root.main(standalone_mode=False) or 0)
+        sys.exit(root.main(prog_name="gpudoctor", standalone_mode=False) or 0)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:

@@ -125,6 +125,10 @@ def _read_live(
 
 
 def _read(read_from: Bundle, target: Target) -> Reading:
+    if target.is_host and read_from.hosts:
+        from gpudoctor.readings import host
+
+        return host.read_recorded(read_from)
     from gpudoctor.readings import kubernetes  # imported late: a host needs none of it
 
     if target.is_host and read_from.hosts:

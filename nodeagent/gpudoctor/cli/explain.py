@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
-from gpudoctor import readings, registry
+from gpudoctor import diagnosis, readings, registry
 from gpudoctor.cli import output
-from gpudoctor.report import Report
+from gpudoctor.report import Report, ReportSubject
 from gpudoctor.sources.text import STDIN, TextInput, open_input
 
 
 @click.command("explain")
 @click.argument("files", nargs=-1, metavar="[FILE…|-]")
-@click.option("--kind", help="What the text is, when it is not recognised.")
+@click.option(
+    "--kind",
+    type=click.Choice(readings.names()),
+    metavar="KIND",
+    help=f"What the text is, when it is not recognised: {', '.join(readings.names())}.",
+)
 @output.options
 @click.pass_context
 def command(
@@ -22,20 +28,27 @@ def command(
 ) -> None:
     """Explain a log, a table, a kernel log or a Kubernetes dump.
 
-    Reads standard input without FILE.
+    Reads standard input without FILE. Several files are explained one by one.
     """
-    if kind is not None and kind not in readings.names():
-        known = ", ".join(readings.names())
-        raise click.BadParameter(f"{kind!r} is not one of {known}", param_hint="--kind")
+    if not files and sys.stdin.isatty():
+        click.echo("gpudoctor: paste the text, then press Ctrl-D", err=True)
     checks = registry.load()
-    status = 0
+    reports = []
     for name in files or (STDIN,):
         with open_input(name) as text:
-            report = _explain(text, kind, checks)
-        status = max(status, output.emit(report, **emitting))
-    ctx.exit(status)
+            reports.append(_explain(text, kind, checks))
+    ctx.exit(output.emit(_together(reports), **emitting))
 
 
 def _explain(text: TextInput, kind: str | None, checks: registry.Registry) -> Report:
     text_format = readings.load(kind) if kind else readings.recognise(text)
     return readings.judge(text_format.read(text), checks)
+
+
+def _together(reports: list[Report]) -> Report:
+    """Return the report, or one that has the several as its children: an answer is one document."""
+    if len(reports) == 1:
+        return reports[0]
+    nothing = diagnosis.Diagnosis(findings=(), root_ids=(), unknown=())
+    subject = ReportSubject("Files", f"{len(reports)} texts")
+    return diagnosis.report(nothing, subject, observed_at=None, children=tuple(reports))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from gpudoctor import report as contract
+from gpudoctor.errors import InputError
 from gpudoctor.report import Report, Severity, Verdict
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -30,7 +32,7 @@ def options(command: C) -> C:
         click.option(
             "-o",
             "--output",
-            type=click.Choice(["text", "json"]),
+            type=click.Choice(["text", "json", "junit", "html"]),
             default="text",
             show_default=True,
             help="How to print the answer.",
@@ -44,12 +46,31 @@ def emit(report: Report, *, output: str, no_color: bool, fail_on: str) -> int:
     """Print the report and return the exit status."""
     if output == "json":
         sys.stdout.buffer.write(contract.encode(report))
+    elif output == "junit":
+        from gpudoctor.render import junit
+
+        junit.render(report, sys.stdout.buffer)
+    elif output == "html":
+        _emit_html(report)
     else:
-        from gpudoctor.render import text  # imported late: rich is slow to start
+        from gpudoctor.render import text
 
         text.render(report, sys.stdout, color=False if no_color else None)
     sys.stdout.flush()
     return exit_status(report, fail_on)
+
+
+def _emit_html(report: Report) -> None:
+    from gpudoctor.render import html
+
+    page = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
+    try:
+        html.render(report, page)
+        page.flush()
+    except html.MissingLibraryError as error:
+        raise InputError(str(error)) from None
+    finally:
+        page.detach()
 
 
 def exit_status(report: Report, fail_on: str) -> int:

@@ -17,7 +17,7 @@ from gpudoctor.catalogue import Entry
 from gpudoctor.errors import InputError
 from gpudoctor.registry import Registry
 from gpudoctor.report import Report, ReportSubject, Unknown
-from gpudoctor.sources.text import TextInput
+from gpudoctor.sources.text import TextInput, as_utf8
 
 _MODULES: dict[str, str] = {
     "topology": "gpudoctor.readings.topology",
@@ -95,7 +95,7 @@ def judge(
 
 def recognise(text: TextInput) -> Format:
     """Return the format that most of the head's lines speak for; InputError if none does."""
-    head = text.head.decode("utf-8", "replace")
+    head = as_utf8(text.head).decode()
     scored = [(candidate.matches(head), candidate) for candidate in map(load, _MODULES)]
     score, best = max(scored, key=lambda pair: pair[0], default=(0, None))
     if best is None or score == 0:

@@ -32,20 +32,22 @@ def _matches(head: str) -> int:
 
 
 def _read(text: TextInput) -> Reading:
-    found = described.read(text.read().decode("utf-8", "replace"))
+    found = described.read(text.text())
     if not found.subjects:
         raise InputError(f"{text.name}: describes no pod and no node")
     # The described objects come last: of two pods of one name, the last is taken.
     read_from = kubernetes_text.as_bundle((*found.others, *found.subjects), found.now)
     source = kubernetes.Input(read_from)
-    pods = [
-        kubernetes.find_pod(
-            source.cluster, subject["metadata"]["name"], subject["metadata"]["namespace"]
-        )
+    names = dict.fromkeys(
+        (subject["kind"], subject["metadata"].get("namespace"), subject["metadata"]["name"])
         for subject in found.subjects
-        if subject["kind"] == "Pod"
+    )
+    pods = [
+        kubernetes.find_pod(source.cluster, name, namespace)
+        for kind, namespace, name in names
+        if kind == "Pod"
     ]
-    nodes = [obj["metadata"]["name"] for obj in found.subjects if obj["kind"] == "Node"]
+    nodes = [name for kind, _, name in names if kind == "Node"]
     # Beside a pod, a node is what the pod is judged by, unless the text is about nodes alone.
     reading = kubernetes_text.read_subjects(source, pods, [] if pods else nodes)
     missing = _NOT_PRINTED if pods else ()

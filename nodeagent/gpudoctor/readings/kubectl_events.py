@@ -1,4 +1,5 @@
-"""`explain` for the tables of `kubectl get events` and `kubectl events`.
+"""`explain` for the tables of `kubectl get events` and `kubectl events`, and for the events of a
+description without the rest.
 
 The events' pods and nodes are not in the text: of a pod only its name is known, and where the
 scheduler put it.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 
 from gpudoctor.errors import InputError
-from gpudoctor.facts.kubernetes import ages, events_table
+from gpudoctor.facts.kubernetes import ages, described, events_table
 from gpudoctor.facts.kubernetes.fields import JsonObject
 from gpudoctor.readings import Format, Reading, kubernetes, kubernetes_text
 from gpudoctor.report import ReportSubject, Unknown
@@ -18,10 +19,15 @@ from gpudoctor.sources.text import TextInput
 _ASSIGNED = re.compile(r"^Successfully assigned \S+ to (?P<node>\S+)$")
 
 
+def _matches(head: str) -> int:
+    return events_table.matches(head) or len(described.loose_events(head))
+
+
 def _read(text: TextInput) -> Reading:
-    events = events_table.read(text.read().decode("utf-8", "replace"))
+    content = text.text()
+    events = events_table.read(content) or described.loose_events(content)
     names = dict.fromkeys(
-        (event["involvedObject"]["namespace"], event["involvedObject"]["name"])
+        (event["involvedObject"].get("namespace"), event["involvedObject"]["name"])
         for event in events
         if event["type"] == "Warning" and event["involvedObject"]["kind"] == "Pod"
     )
@@ -67,4 +73,4 @@ def _pod(namespace: str | None, name: str, events: list[JsonObject]) -> JsonObje
     return pod
 
 
-FORMAT = Format("kubectl-events", events_table.matches, _read)
+FORMAT = Format("kubectl-events", _matches, _read)

@@ -6,12 +6,15 @@ import difflib
 from collections.abc import Iterable
 from functools import cached_property
 
+import msgspec
+
 from gpudoctor.errors import InputError
 from gpudoctor.facts.kubernetes import (
     components,
     dra,
     fields,
     health,
+    kueue,
     labels,
     node_situation,
     placement,
@@ -25,7 +28,7 @@ from gpudoctor.facts.kubernetes.components import Component
 from gpudoctor.facts.kubernetes.health import State, Unexplained
 from gpudoctor.facts.kubernetes.model import Pod, Scope
 from gpudoctor.readings import Reading
-from gpudoctor.report import ReportSubject, Unknown
+from gpudoctor.report import Evidence, ReportSubject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
 
@@ -111,18 +114,30 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     logs = recorded.with_log_of(source.recorded, _main_log(pod)).logs
     found = situation.read(cluster, pod, logs, source.components)
     state = health.assess(found)
-    others = (queues.read(cluster, found), dra.read(cluster, found), sharing.read(cluster, found))
-    parts = (found, *(part for part in others if part is not None))
+    queue = queues.read(cluster, found)
+    if queue is not None and queue.kueue is not None:
+        found = msgspec.structs.replace(found, admitted_by=_admission(queue.kueue.workload))
+    others = (queue, sharing.read(cluster, found), dra.read(cluster, found))
+    parts = [found, found.nccl, *others]
     unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
     return Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),
-        facts=parts,
+        facts=tuple(part for part in parts if part is not None),
         otherwise=(Unexplained(found, state),) if state.state is State.NOT_WELL else (),
         observed_at=source.observed_at,
         unknown=(*unread, *_unknowns(cluster)),
         needed_unknown=state.state is State.UNKNOWN,
         starting=state.state is State.STARTING,
         is_complete=cluster.scope.has_all,
+    )
+
+
+def _admission(workload: kueue.Workload | None) -> tuple[Evidence, ...]:
+    """The quota that the pod's workload was granted, if it was."""
+    return tuple(
+        Evidence(workload.meta.path, "status.conditions[Admitted]", "True", condition.message)
+        for condition in (workload.conditions if workload else ())
+        if workload and condition.type == "Admitted" and condition.status == "True"
     )
 
 

@@ -20,6 +20,7 @@ from gpudoctor.errors import InputError
 SCHEMA = f"{PREFIX}/bundle/v1"
 _ARCHIVE_MEMBER = "bundle.json"
 _GZIP_MAGIC = b"\x1f\x8b"
+_TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _MAX_MEMBER_BYTES = 1 << 30
 
 
@@ -62,13 +63,17 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_bundle(raw: bytes) -> bool:
     """Tell a bundle (JSON or archive) from the other things people have at hand."""
-    return raw.startswith(_GZIP_MAGIC) or SCHEMA.encode() in raw[:4096]
+    return _is_archive(raw) or SCHEMA.encode() in raw[:4096]
+
+
+def _is_archive(raw: bytes) -> bool:
+    return raw.startswith(_GZIP_MAGIC) or raw[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC)
 
 
 def decode(raw: bytes, name: str) -> Bundle:
     """Decode a bundle file's bytes; InputError (with `name`) says what is wrong with it."""
     try:
-        if raw.startswith(_GZIP_MAGIC):
+        if _is_archive(raw):
             raw = _from_archive(raw)
         bundle = msgspec.json.decode(raw, type=Bundle)
     except (OSError, EOFError, tarfile.TarError, KeyError, msgspec.MsgspecError) as error:
@@ -82,7 +87,9 @@ def _from_archive(raw: bytes) -> bytes:
     """Return the archive's bundle.json with `{"file": …}` texts put back in place."""
     texts: dict[str, str] = {}
     document: bytes | None = None
-    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(raw))) as archive:
+    if raw.startswith(_GZIP_MAGIC):
+        raw = gzip.decompress(raw)
+    with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
         for member in archive:
             stream = archive.extractfile(member) if member.isfile() else None
             if stream is None or member.size > _MAX_MEMBER_BYTES:

@@ -11,10 +11,12 @@ from gpudoctor.errors import InputError
 from gpudoctor.sources import bundle
 from gpudoctor.sources.bundle import Bundle, Scope
 from gpudoctor.sources.kubernetes import documents
-from gpudoctor.sources.text import open_input
+from gpudoctor.sources.text import HEAD_BYTES, as_utf8, open_input
 
 LOOSE_LOG = "?/"
 """Prefix of the key of a log that came as a file of its own: whose it is, the reader knows."""
+_MAX_NULS = 20
+"""A log may hold a block of NUL bytes where a machine lost power: one byte in so many is text."""
 
 
 def load(names: Iterable[str]) -> Bundle:
@@ -51,16 +53,21 @@ def _read(name: str) -> Bundle:
         raw = text.read()
     if bundle.is_bundle(raw):
         return bundle.decode(raw, text.name)
-    if _is_dump(text.head):
+    raw = as_utf8(raw)
+    head = raw[:HEAD_BYTES]
+    if _is_dump(head):
         return Bundle(objects=documents.read_objects(raw, text.name))
     if not raw.strip():
         raise InputError(f"{text.name}: it is empty; give a bundle, a kubectl dump or a log")
+    if head.count(b"\0") * _MAX_NULS > len(head):
+        raise InputError(f"{text.name}: binary data; give a bundle, a kubectl dump or a log")
+    documents.refuse_printed_text(raw, text.name)
     return Bundle(logs={LOOSE_LOG + PurePath(text.name).name: raw.decode("utf-8", "replace")})
 
 
 def _is_dump(head: bytes) -> bool:
     """JSON, or YAML with the two fields that each Kubernetes object has."""
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    start = head.lstrip(b" \t\r\n")
     return start.startswith((b"{", b"[")) or (b"apiVersion:" in head and b"kind:" in head)
 
 

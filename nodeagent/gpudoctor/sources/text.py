@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import sys
@@ -13,6 +14,33 @@ from gpudoctor.errors import InputError
 STDIN = "-"
 HEAD_BYTES = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
+_CHUNK_BYTES = 1 << 20
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+class _Replayed(io.RawIOBase):
+    """A stream whose head was read already, from its start."""
+
+    def __init__(self, head: bytes, rest: io.BufferedIOBase) -> None:
+        self._head = memoryview(head)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._head:
+            return self._rest.readinto(buffer)
+        count = min(len(buffer), len(self._head))
+        buffer[:count] = self._head[:count]
+        self._head = self._head[count:]
+        return count
 
 
 class TextInput:
@@ -25,16 +53,16 @@ class TextInput:
     def __init__(self, name: str, stream: io.RawIOBase) -> None:
         self.name = "standard input" if name == STDIN else name
         self._plain = io.BufferedReader(stream, HEAD_BYTES)
-        self._stream: io.BufferedReader[Any] = self._plain
-        if self._plain.peek(2)[:2] == _GZIP_MAGIC:
-            self._stream = io.BufferedReader(gzip.GzipFile(fileobj=self._plain), HEAD_BYTES)
-        self.head = self._peek()
-
-    def _peek(self) -> bytes:
         try:
-            return self._stream.peek(HEAD_BYTES)[:HEAD_BYTES]
+            is_packed = self._plain.peek(2)[:2] == _GZIP_MAGIC
+            whole: io.BufferedIOBase
+            whole = gzip.GzipFile(fileobj=self._plain) if is_packed else self._plain
+            # Read, not peeked: the first piece that comes out of a pipe may be a single line.
+            self.head = whole.read(HEAD_BYTES)
         except (OSError, EOFError) as error:
+            self._plain.close()
             raise InputError(f"{self.name}: cannot be read: {error}") from error
+        self._stream = io.BufferedReader(_Replayed(self.head, whole), _CHUNK_BYTES)
 
     def __enter__(self) -> TextInput:
         return self
@@ -58,6 +86,10 @@ class TextInput:
         except (OSError, EOFError) as error:
             raise InputError(f"{self.name}: cannot be read: {error}") from error
 
+    def text(self) -> str:
+        """Read the whole input as text; what is not UTF-8, or what its mark says, is U+FFFD."""
+        return as_utf8(self.read()).decode()
+
 
 def open_input(name: str) -> TextInput:
     """Open a path, or standard input for `-`; InputError says why not."""
@@ -67,3 +99,19 @@ def open_input(name: str) -> TextInput:
         return TextInput(name, Path(name).open("rb", buffering=0))
     except OSError as error:
         raise InputError(f"{name}: cannot be read: {error.strerror}") from error
+
+
+def as_utf8(raw: bytes) -> bytes:
+    """Return the text as UTF-8 without a byte order mark; what is not UTF-8 becomes U+FFFD."""
+    for bom, encoding in _BOMS:
+        if raw.startswith(bom):
+            return raw.decode(encoding, "replace").encode()
+    if raw.isascii():
+        return raw
+    # In pieces, because the decoded text of a large dump takes four times its bytes.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pieces = [
+        decoder.decode(raw[start : start + _CHUNK_BYTES]).encode()
+        for start in range(0, len(raw), _CHUNK_BYTES)
+    ]
+    return b"".join([*pieces, decoder.decode(b"", final=True).encode()])

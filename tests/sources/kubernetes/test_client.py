@@ -142,6 +142,11 @@ def test_server_below_a_path(api: ApiServer, open_client: Open) -> None:
     assert api.asked[0].path == "/k8s/clusters/c-x/api/v1/namespaces/ml/pods/trainer-0"
 
 
+def test_scheme_in_upper_case(api: ApiServer) -> None:
+    with connect(server=api.url.replace("https", "HTTPS")) as client:
+        assert client.server == api.url
+
+
 def test_ipv6_server(authority: trustme.CA, open_client: Open) -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
@@ -322,7 +327,15 @@ def test_redirect_is_not_followed(api: ApiServer, open_client: Open) -> None:
 
 
 def test_answers_that_are_no_objects(api: ApiServer, open_client: Open) -> None:
-    for raw in (b"<html>Sign in</html>", b"", b"[]", b'"text"', b"{", b"\xff"):
+    for raw in (
+        b"<html>Sign in</html>",
+        b"",
+        b"[]",
+        b'"text"',
+        b"{",
+        b"\xff",
+        b'{"a":' + b"[" * 100_000,
+    ):
         script(api, Answer(raw=raw, headers={"Content-Type": "text/html"}))
         assert "not a Kubernetes object" in complaint(open_client(), GarbledError)
     script(api, Answer({}))
@@ -374,6 +387,12 @@ def test_expired_list_starts_again_in_one_piece(api: ApiServer, open_client: Ope
     assert len(listing.objects) == 2
     assert "limit" not in api.asked[-1].query
     assert "continue" not in api.asked[-1].query
+
+
+def test_list_that_does_not_end(api: ApiServer, open_client: Open) -> None:
+    script(api, pods("a", token="t1"))
+    with pytest.raises(GarbledError, match="does not end"):
+        open_client().list(kinds.POD)
 
 
 def test_null_items_and_empty_items(api: ApiServer, open_client: Open) -> None:

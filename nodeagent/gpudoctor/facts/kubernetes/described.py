@@ -21,6 +21,10 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _NAME = re.compile(r"^(?P<indent>[ \t>|]*)Name:\s+(?P<name>\S+)\s*$")
 _SECOND_LINE = re.compile(r"^(?:Namespace|Roles|Labels):")
 _DATE = re.compile(ages.DATE)
+_NAMED = re.compile(
+    r"Successfully assigned (?P<namespace>[a-z0-9-]+)/(?P<assigned>[a-z0-9.-]+) to "
+    r"|container \S+ in pod (?P<restarted>[a-z0-9.-]+)_(?P<of>[a-z0-9-]+)"
+)
 _KIND_OF_FIELD = {
     "QoS Class": "Pod",
     "Node-Selectors": "Pod",
@@ -75,6 +79,22 @@ def read(text: str, now: datetime | None = None) -> Described:
 def starts(text: str) -> int:
     """Count the objects described in a text."""
     return sum(1 for _ in _split(text))
+
+
+def loose_events(text: str, now: datetime | None = None) -> list[JsonObject]:
+    """Read the Events table of a description that was pasted without the rest.
+
+    The pod is known only as far as a message names it: kubelet and scheduler do.
+    """
+    lines = [_ANSI.sub("", line).rstrip("\r") for line in text.split("\n")]
+    table = Section("Events", "", lines)
+    named = next(filter(None, map(_NAMED.search, lines)), None)
+    name = (named["assigned"] or named["restarted"]) if named else "(unnamed)"
+    namespace = (named["namespace"] or named["of"]) if named else None
+    fields = {"Name": Section("Name", name, []), "Events": table}
+    if namespace:
+        fields["Namespace"] = Section("Namespace", namespace, [])
+    return list(_events("Pod", fields, now or ages.EPOCH))
 
 
 def _split(text: str) -> Iterator[list[str]]:
@@ -137,7 +157,7 @@ def _events(kind: str, fields: dict[str, Section], now: datetime) -> Iterator[Js
             "kind": "Event",
             "metadata": {
                 "name": f"{about['name']}.{number}",
-                "namespace": about.get("namespace", "default"),
+                "namespace": about.get("namespace"),
             },
             "involvedObject": about,
             "type": row.type,

@@ -20,6 +20,7 @@ from gpudoctor.facts.kubernetes.described_fields import (
     quantities,
 )
 from gpudoctor.facts.kubernetes.fields import JsonObject
+from gpudoctor.facts.kubernetes.parse import NOT_PRINTED
 
 _CONTAINER_FIELDS = frozenset(
     {
@@ -172,7 +173,11 @@ def _add_status(
 def _container(name: str, lines: list[str]) -> tuple[JsonObject, JsonObject | None]:
     """Return a container of the spec, and its status if the text has one."""
     fields = {part.key: part for part in inner_sections(lines, _CONTAINER_FIELDS, 4)}
-    container: JsonObject = {"name": name, "resources": _resources(fields)}
+    container: JsonObject = {
+        "name": name,
+        "resources": _resources(fields),
+        "securityContext": NOT_PRINTED,
+    }
     image = plain(fields.get("Image"))
     if image is not None:
         container["image"] = image

@@ -138,7 +138,10 @@ class Volume(msgspec.Struct, frozen=True):
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """A container of the spec. `env` holds literal values only; `is_sidecar` restarts always."""
+    """A container of the spec. `env` holds literal values only; `is_sidecar` restarts always.
+
+    Without `security_known` the input does not print the security context, as `kubectl describe`.
+    """
 
     name: str
     image: str = ""
@@ -153,6 +156,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     run_as_user: int | None = None
     run_as_non_root: bool = False
     privileged: bool = False
+    security_known: bool = True
     liveness: Probe | None = None
     startup: Probe | None = None
     is_init: bool = False

@@ -31,6 +31,9 @@ from gpudoctor.facts.kubernetes.model import (
 )
 from gpudoctor.report import Subject
 
+NOT_PRINTED = "(not printed)"
+"""Stands for a field that a text about an object leaves out, so that it is not taken as absent."""
+
 
 def meta(obj: JsonObject) -> Meta:
     """Read kind and metadata of any object."""
@@ -246,6 +249,7 @@ def _container(item: JsonObject, is_init: bool) -> Container:
         run_as_user=fields.integer(security, "runAsUser"),
         run_as_non_root=fields.flag(security, "runAsNonRoot"),
         privileged=fields.flag(security, "privileged"),
+        security_known=item.get("securityContext") != NOT_PRINTED,
         liveness=_probe(fields.mapping(item, "livenessProbe")),
         startup=_probe(fields.mapping(item, "startupProbe")),
         is_init=is_init,

@@ -80,12 +80,6 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         r"libcuda\.so(?:\.1)?: cannot open|Found no NVIDIA driver on your system"
         r"|couldn't find libnvidia-ml"
     ),
-    "nccl-network": re.compile(r"NCCL INFO Using network (?P<network>\S.*?)\s*$"),
-    "nccl-no-device": re.compile(
-        r"NCCL (?:INFO|WARN) NET/IB ?: No device found"
-        r"|NCCL WARN Call to ibv_open_device failed|NCCL WARN .*Unable to open device"
-    ),
-    "nccl-no-interface": re.compile(r"NCCL WARN Bootstrap ?: no socket interface found"),
     # vLLM's start-up check, before it has taken any memory itself.
     "gpu-memory-taken": re.compile(
         r"Free memory on device \S*\s*\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)"

@@ -14,6 +14,7 @@ from gpudoctor.facts.kubernetes import (
     placement,
     pod_log,
     quotas,
+    resources,
     scheduler_message,
 )
 from gpudoctor.facts.kubernetes.cluster import Cluster
@@ -25,6 +26,7 @@ from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.pod_log import LogLine
 from gpudoctor.facts.kubernetes.quotas import ResourceQuota
 from gpudoctor.facts.kubernetes.scheduler_message import SchedulerMessage
+from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.report import Evidence, Subject
 
 PREVIOUS = "!previous"
@@ -65,7 +67,8 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     `fits` has every known node for a pod that is not bound, else only its own. `nodes_missing`
     is how many nodes the scheduler counted beyond those of the input. `siblings` have the same
     controller, `peers` belong to the same distributed job (the pod itself left out of both).
-    `bypassing` are pods on the same node that set NVIDIA_VISIBLE_DEVICES themselves.
+    `bypassing` are pods on the same node that set NVIDIA_VISIBLE_DEVICES themselves. `nccl` is
+    what NCCL said in the logs of the pod and its peers, None if they hold no line of it.
     """
 
     pod: Pod
@@ -89,6 +92,7 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     admitted_by: tuple[Evidence, ...] = ()
     owner_events: tuple[Event, ...] = ()
     bypassing: tuple[Pod, ...] = ()
+    nccl: NcclLog | None = None
     scope: Scope = Scope()
     now: datetime | None = None
 
@@ -144,6 +148,7 @@ def read(
     found_components = (
         components.read(cluster) if cluster_components is None else cluster_components
     )
+    peers = _peers(cluster, pod)
     return PodSituation(
         pod=pod,
         node=node,
@@ -164,7 +169,7 @@ def read(
         ),
         has_log=any(key.startswith(f"{pod.meta.short}/") for key in logs),
         siblings=_siblings(cluster, pod),
-        peers=_peers(cluster, pod),
+        peers=peers,
         neighbours=tuple(_others(cluster, pod.node, pod)) if pod.node else (),
         rdma_pools=config_maps.rdma_pools(cluster.of_kind("", "ConfigMap")),
         kubelet_configs=config_maps.kubelet_configs(cluster.of_kind("", "ConfigMap")),
@@ -175,6 +180,7 @@ def read(
         ),
         owner_events=_owner_events(cluster, pod),
         bypassing=_bypassing(cluster, pod),
+        nccl=_nccl(pod, peers, node, logs),
         scope=cluster.scope,
         now=cluster.now,
     )
@@ -249,6 +255,41 @@ def _bypassing(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:
         other
         for other in others
         if not other.is_terminal and any(VISIBLE_DEVICES in c.env for c in other.containers)
+    )
+
+
+_NCCL_MARK = "NCCL"
+
+
+def _nccl(
+    pod: Pod, peers: tuple[Pod, ...], node: Node | None, logs: dict[str, str]
+) -> NcclLog | None:
+    """Read NCCL's lines in the logs of all members of the job, those before a restart first."""
+    keys = [
+        f"{member.meta.short}/{container.name}{suffix}"
+        for member in (pod, *peers)
+        for container in member.containers
+        for suffix in (PREVIOUS, "")
+    ]
+    telling = [key for key in keys if _NCCL_MARK in logs.get(key, "")]
+    if not telling:
+        return None
+    from gpudoctor.facts.nccl.parser import Parser  # imported late: most pods have no such log
+
+    parser = Parser()
+    for key in telling:
+        parser.open(f"log {key}")
+        parser.feed(logs[key].encode("utf-8", "surrogateescape"))
+    offered = [
+        f"Node/{pod.node} offers {name}: {amount.normalize():f}"
+        for name, amount in (node.allocatable.items() if node else ())
+        if resources.is_rdma(name) and amount > 0
+    ]
+    return msgspec.structs.replace(
+        parser.finish(),
+        subject=pod.subject,
+        related=(node.subject,) if node else (),
+        rdma_expected_by=tuple(offered),
     )
 
 

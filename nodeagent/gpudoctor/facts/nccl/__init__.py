@@ -1,1 +1,22 @@
-"""Facts from NCCL logs and nccl-tests output."""
+"""NCCL logs: many ranks, any prefix, any version from 2.4 on, read as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpudoctor.facts.nccl.model import NcclLog
+
+
+def parse(chunks: Iterable[bytes], source: str = "log") -> NcclLog:
+    """Read one log, given in pieces cut anywhere; any bytes are accepted."""
+    from gpudoctor.facts.nccl.parser import (
+        Parser,  # imported late: check modules import this package
+    )
+
+    parser = Parser()
+    parser.open(source)
+    for chunk in chunks:
+        parser.feed(chunk)
+    return parser.finish()

@@ -64,7 +64,10 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def server_url(text: str, origin: str) -> str:
-    """Check an API server's address and return it without a trailing slash."""
+    """Check an API server's address; return it without a trailing slash, its scheme in lower case.
+
+    `origin` says in the error where it was configured.
+    """
     try:
         parts = urlsplit(text)
         valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
@@ -74,4 +77,4 @@ def server_url(text: str, origin: str) -> str:
         raise InputError(f"{origin}: server {text!r} is not a URL like https://host:6443")
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise InputError(f"{origin}: server must be a plain URL, without query or credentials")
-    return text.rstrip("/")
+    return parts.scheme + text[len(parts.scheme) :].rstrip("/")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
@@ -248,7 +247,9 @@ class Client:
                 raise GarbledError(f"{self.server}: {allowed}: answered {page.kind or 'no kind'}")
             api_version = kind.api_version(version)
             objects += (_typed(item, api_version, kind.name) for item in page.items or ())
-            token = page.metadata.token if page.metadata else ""
+            last, token = token, page.metadata.token if page.metadata else ""
+            if token and token == last:
+                raise GarbledError(f"{self.server}: {allowed}: the list does not end")
             if not token:
                 break
         return Listing(tuple(objects), whole=not token)
@@ -369,7 +370,7 @@ def _checked(answer: _Answer, path: str, server: str, permission: str) -> bytes:
         return answer.body
     try:
         msgspec.json.decode(answer.body, type=_TypeMeta)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         kind = answer.headers.get("Content-Type", "no content type")
         raise GarbledError(
             f"{server}: {permission}: the answer is not a Kubernetes object ({kind}):"
@@ -387,7 +388,9 @@ def _retry_after(answer: _Answer, delay: float) -> float:
 
 
 def _date(headers: Mapping[str, str]) -> datetime | None:
+    from email.utils import parsedate_to_datetime
+
     try:
-        return parsedate_to_datetime(headers.get("Date", ""))
-    except (ValueError, TypeError, IndexError):
+        return parsedate_to_datetime(headers.get("Date", "")).astimezone(UTC)
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None

@@ -7,7 +7,6 @@ cluster is split without building its tree; only YAML has to be read through.
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -15,21 +14,15 @@ from typing import Any
 import msgspec
 
 from gpudoctor.errors import InputError
+from gpudoctor.sources.text import as_utf8
 
-_BOMS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 _CHUNK_BYTES = 1 << 20
 _BLANKS = b" \t\r\n"
 _AT_BYTE = re.compile(r"^(?:JSON is malformed: )?(?P<what>.*) \(byte (?P<byte>\d+)\)$")
 _BETWEEN = re.compile(rb"(?:---)?[ \t\r\n]*")
 _TRAILING = "trailing characters"
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
-_TABLE = re.compile(rb"\s*(?:NAMESPACE +)?(?:LAST SEEN|NAME) +[A-Z]")
+_TABLE = re.compile(rb"\s*(?:NAMESPACE +)?(?:LAST SEEN|NAME) +[A-Z][A-Z() -]*\r?(?:\n|$)")
 _DESCRIBE = re.compile(rb"\s*Name: +\S[^\n]*\n(?:Namespace|Roles|Labels|Priority):")
 _KUBECTL_ERROR = re.compile(
     rb"\s*(?:Error from server|error: |No resources found|Unable to connect to the server|"
@@ -54,7 +47,7 @@ def read_objects(raw: bytes, name: str) -> tuple[msgspec.Raw, ...]:
     PodList get the kind and apiVersion that the API leaves out of them. `name` is the file's in
     messages. InputError says what is wrong, in which line, and what to do.
     """
-    raw = _as_utf8(raw)
+    raw = as_utf8(raw)
     _refuse_other_text(raw, name)
     if raw.lstrip(_BLANKS)[:1] in (b"{", b"["):
         documents = _json_documents(raw, name)
@@ -63,22 +56,6 @@ def read_objects(raw: bytes, name: str) -> tuple[msgspec.Raw, ...]:
 
         documents = yaml_documents(raw, name)
     return tuple(found for document in documents for found in _objects(document, name))
-
-
-def _as_utf8(raw: bytes) -> bytes:
-    """Return the text as UTF-8 without a byte order mark; what is not UTF-8 becomes U+FFFD."""
-    for bom, encoding in _BOMS:
-        if raw.startswith(bom):
-            return raw.decode(encoding, "replace").encode()
-    if raw.isascii():
-        return raw
-    # In pieces, because the decoded text of a large dump takes four times its bytes.
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    pieces = [
-        decoder.decode(raw[start : start + _CHUNK_BYTES]).encode()
-        for start in range(0, len(raw), _CHUNK_BYTES)
-    ]
-    return b"".join([*pieces, decoder.decode(b"", final=True).encode()])
 
 
 def _refuse_other_text(raw: bytes, name: str) -> None:
@@ -90,16 +67,27 @@ def _refuse_other_text(raw: bytes, name: str) -> None:
     if binary is not None:
         line = line_of(raw, binary.start())
         raise InputError(f"{name}: line {line}: binary data, not a text; {_NEXT_STEP}")
-    if _TABLE.match(head):
+    refuse_printed_text(raw, name)
+    if _KUBECTL_ERROR.match(head):
+        said = head.strip(_BLANKS).split(b"\n")[0].decode("utf-8", "replace")
+        raise InputError(f"{name}: holds an answer of kubectl, not objects: {said.strip()[:300]}")
+
+
+def is_table(head: bytes) -> bool:
+    """Tell the table that `kubectl get` prints by its header."""
+    return _TABLE.match(head) is not None
+
+
+def refuse_printed_text(raw: bytes, name: str) -> None:
+    """Raise InputError for what kubectl prints for people, which `explain` may read."""
+    head = raw[:_CHUNK_BYTES]
+    if is_table(head):
         raise InputError(f"{name}: is the table that `kubectl get` prints; {_NEXT_STEP} instead")
     if _DESCRIBE.match(head):
         raise InputError(
             f"{name}: is `kubectl describe` text: `gpudoctor explain` reads that; "
             f"or {_NEXT_STEP} instead"
         )
-    if _KUBECTL_ERROR.match(head):
-        said = head.strip(_BLANKS).split(b"\n")[0].decode("utf-8", "replace")
-        raise InputError(f"{name}: holds an answer of kubectl, not objects: {said.strip()[:300]}")
 
 
 def line_of(raw: bytes, offset: int) -> int:

@@ -63,7 +63,9 @@ def refusal(code: int, body: bytes, permission: str, server: str, origin: str) -
         return _forbidden(status, said, permission)
     if code == 404:
         if status is None or status.details is None or not status.details.name:
-            return NotServedError(f"{server} does not serve this ({permission}: 404 {said})")
+            return NotServedError(
+                f"{server} does not serve this ({permission}: {said}): is it an API server?"
+            )
         return NotFoundError(f"not found: {said}")
     if 300 <= code < 400:
         return RefusedError(

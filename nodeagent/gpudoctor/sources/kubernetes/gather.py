@@ -36,8 +36,7 @@ _BUDGET_OF_MANY = 80
 _LOG_HEAD_BYTES = 4 << 20
 _LOG_TAIL_LINES = 5_000
 _LOG_TAIL_BYTES = 2 << 20
-_LOG_GAP = "\n... [gpudoctor: the middle of a long log was not read] ...\n"
-_OVERLAP = 256
+_LOG_GAP = "... [gpudoctor: the middle of a long log was not read] ...\n"
 _FEW_NODES = 3
 _NEAR_NAMES = 8
 
@@ -46,9 +45,13 @@ _Name = tuple[str | None, str | None]
 
 
 class _Reading:
-    """What has been read so far. `budget` is the number of requests left for steps."""
+    """What has been read so far. `budget` is the number of requests left for steps.
 
-    def __init__(self, client: Client, budget: int) -> None:
+    `has_all_pods` says that all pods of the cluster were looked at: no step lists pods again.
+    """
+
+    def __init__(self, client: Client, budget: int, *, has_all_pods: bool = False) -> None:
+        self._has_all_pods = has_all_pods
         self._client = client
         self.budget = budget
         self._objects: dict[tuple[str, str | None, str], msgspec.Raw] = {}
@@ -62,6 +65,8 @@ class _Reading:
     def bundle(self) -> Bundle:
         """Return everything that was read."""
         settled = tuple(kind for kind, whole in self._settled.items() if whole)
+        if self._has_all_pods:
+            settled += (kinds.POD.name,)
         return Bundle(
             now=self._client.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             scope=Scope(denied=tuple(dict.fromkeys(self._denied)), complete_kinds=settled),
@@ -80,6 +85,8 @@ class _Reading:
         A paged list counts once, however many pages it has.
         """
         if step in self._done:
+            return []
+        if self._has_all_pods and isinstance(step, List) and step.kind == kinds.POD:
             return []
         if self._lost or not (free or self.budget > 0):
             self._unsettle(step)
@@ -126,10 +133,13 @@ class _Reading:
 
     def _objects_of(self, step: Get | List) -> list[msgspec.Raw]:
         listing = self._ask(step)
-        self.keep(listing.objects)
+        found = list(listing.objects)
+        if isinstance(step, List) and step.numbered:
+            found = [raw for raw in found if step.keeps(_view(raw, ObjectView).metadata.name)]
+        self.keep(found)
         if step.settles:
             self.settle(step.kind.name, listing.whole)
-        return list(listing.objects)
+        return found
 
     def _ask(self, step: Get | List) -> Listing:
         try:
@@ -191,6 +201,11 @@ class _Reading:
         """Note that every object of the kind that matters was read, or not."""
         self._settled[kind] = whole and self._settled.get(kind, True)
 
+    def stop(self) -> None:
+        """Give up the steps that are left: only what was read once for all stays settled."""
+        once = {step.kind.name for step in (plan.NODES, plan.DAEMON_SETS)}
+        self._settled = {kind: whole for kind, whole in self._settled.items() if kind in once}
+
     def _unsettle(self, step: Step) -> None:
         if isinstance(step, Get | List) and step.settles:
             self.settle(step.kind.name, False)
@@ -205,7 +220,7 @@ def gather_pod(client: Client, namespace: str, name: str) -> Bundle:
     events = _views(reading.read(plan.events_of(pod)), EventView)
     if pod.spec.node_name:
         node, neighbours = _node(reading, pod.spec.node_name)
-        reading.run(plan.of_bound_pod(pod, node, neighbours, events))
+        _bound(reading, pod, node, neighbours, events)
         return reading.bundle()
     reading.run(plan.before_nodes(pod))
     nodes, bound = _capacity(reading)
@@ -244,9 +259,9 @@ def gather_selected(client: Client, namespace: str | None, selector: str) -> Bun
 
 
 def gather_gpu_pods(client: Client) -> Bundle:
-    """Read all pods that ask for devices, in all namespaces, and what decides their state."""
+    """Read all pods that ask for devices, in all namespaces, and what keeps the unwell ones so."""
     found = client.list(kinds.POD)
-    reading = _Reading(client, _BUDGET_OF_MANY)
+    reading = _Reading(client, _BUDGET_OF_MANY, has_all_pods=found.whole)
     everyone = _views(found.objects, PodView)
     pods = [pod for pod in everyone if pod.uses_devices]
     nodes = {pod.spec.node_name for pod in pods}
@@ -256,10 +271,9 @@ def gather_gpu_pods(client: Client) -> Bundle:
         for raw, pod in zip(found.objects, everyone, strict=True)
         if pod.uses_devices or pod.spec.node_name in nodes or plan.is_device_software(pod)
     )
-    reading.settle(kinds.POD.name, found.whole)
     _each(
         reading,
-        pods,
+        [pod for pod in pods if not pod.is_well],
         _events(reading, pods, None),
         _views(reading.read(plan.NODES), NodeView),
         everyone,
@@ -294,6 +308,20 @@ def _node(reading: _Reading, name: str) -> tuple[NodeView | None, list[PodView]]
     nodes = _views(reading.read(Get(kinds.NODE, name, settles=False)), NodeView)
     neighbours = _views(reading.read(plan.pods_on(name)), PodView)
     return next(iter(nodes), None), neighbours
+
+
+def _bound(
+    reading: _Reading,
+    pod: PodView,
+    node: NodeView | None,
+    neighbours: list[PodView],
+    events: list[EventView],
+) -> None:
+    reading.run(plan.of_bound_pod(pod, node, neighbours, events))
+    members: list[PodView] = []
+    for step in plan.peers(pod):
+        members += _views(reading.read(step), PodView)
+    reading.run(plan.of_bound_pods_job(pod, members))
 
 
 def _capacity(reading: _Reading) -> tuple[list[NodeView], list[PodView]]:
@@ -342,7 +370,11 @@ def _each(
     nodes: list[NodeView],
     around: list[PodView],
 ) -> None:
-    """Make each pod's own steps, those of unwell pods first."""
+    """Make each pod's own steps, those of unwell pods first.
+
+    Of `around`, only the devices' software is of use here: it is picked out once.
+    """
+    software = [pod for pod in around if plan.is_device_software(pod)]
     by_name = {node.metadata.name: node for node in nodes}
     about: dict[_Name, list[EventView]] = {}
     for event in events:
@@ -350,24 +382,31 @@ def _each(
             key = (event.involved_object.namespace, event.involved_object.name)
             about.setdefault(key, []).append(event)
     for pod in sorted(pods, key=lambda pod: pod.is_well):
+        if reading.budget <= 0:
+            reading.stop()
+            return
         if pod.status.phase == "Succeeded":
             continue
         told = about.get((pod.metadata.namespace, pod.metadata.name), [])
         if pod.spec.node_name:
-            here = [other for other in around if other.spec.node_name == pod.spec.node_name]
+            here = [other for other in software if other.spec.node_name == pod.spec.node_name]
             node = by_name.get(pod.spec.node_name)
-            reading.run(plan.of_bound_pod(pod, node, here, told))
+            _bound(reading, pod, node, here, told)
         else:
             reading.run(plan.before_nodes(pod))
-            reading.run(plan.of_pending_pod(pod, nodes, around, told))
+            reading.run(plan.of_pending_pod(pod, nodes, software, told))
 
 
 def _joined(head: str, tail: str) -> str:
     """Head and tail of a log as one text, without what both have."""
-    overlap = head.rfind(tail[:_OVERLAP]) if tail else -1
-    if overlap >= 0:
-        return head[:overlap] + tail
-    return head.rpartition("\n")[0] + _LOG_GAP + tail
+    whole_lines = head[: head.rfind("\n") + 1]
+    first = tail.partition("\n")[0] + "\n"
+    start = whole_lines.find(first)
+    while start >= 0:
+        if tail.startswith(whole_lines[start:]):
+            return whole_lines[:start] + tail
+        start = whole_lines.find(first, start + 1)
+    return whole_lines + _LOG_GAP + tail
 
 
 def _view(raw: msgspec.Raw, view: type[V]) -> V:

@@ -31,7 +31,10 @@ class Get(msgspec.Struct, frozen=True):
 
 
 class List(msgspec.Struct, frozen=True):
-    """Read a list; `max_pages` bounds it. `settles` as for Get, if the list was read whole."""
+    """Read a list; `max_pages` bounds it. `settles` as for Get, if the list was read whole.
+
+    `numbered` keeps only objects of that name followed by a number, which no selector can say.
+    """
 
     kind: Kind
     namespace: str | None = None
@@ -39,6 +42,13 @@ class List(msgspec.Struct, frozen=True):
     labels: str = ""
     max_pages: int = 1
     settles: bool = True
+    numbered: str = ""
+
+    def keeps(self, name: str) -> bool:
+        """Whether an object of that name is one that is meant."""
+        return not self.numbered or (
+            name.startswith(self.numbered) and name[len(self.numbered) :].isdigit()
+        )
 
     def __str__(self) -> str:
         return permission("list", self.kind, self.namespace)
@@ -79,12 +89,15 @@ _KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
 _VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 _VOLCANO_QUEUE = ("volcano.sh/queue-name", "scheduling.volcano.sh/queue-name")
 _NETWORKS = "k8s.v1.cni.cncf.io/networks"
-_NUMBERED = re.compile(r"-\d+$")
+_NUMBERED = re.compile(r"(.+-)\d+")
 _VOLUME_WORDS = re.compile(
     r"persistentvolumeclaim|volume node affinity|FailedMount|FailedAttachVolume|MountVolume", re.I
 )
 _RUNTIME_CLASS_WORDS = re.compile(r"RuntimeClass|no runtime for", re.I)
 _TOPOLOGY_WORDS = re.compile(r"Topology ?Affinity ?Error|NUMA|Topology locality", re.I)
+_DEVICE_WORDS = re.compile(
+    r"Allocate failed|healthy devices|unregistered device|PrepareResources|DRA driver"
+)
 _QUOTA_WORDS = re.compile(r"quota", re.I)
 _CLAIM_WORDS = re.compile(r"cannot allocate all claims|resource ?claim|resource pools", re.I)
 _DEVICE_SOFTWARE = re.compile(
@@ -113,9 +126,16 @@ def of_bound_pod(
         yield from networks(pod)
     if _RUNTIME_CLASS_WORDS.search(told) and pod.spec.runtime_class_name:
         yield Get(kinds.RUNTIME_CLASS, pod.spec.runtime_class_name)
-    yield from software_logs(pod, [node] if node else [], neighbours)
-    yield from peers(pod)
-    yield from logs(pod, telling[1:2])
+    refused = _DEVICE_WORDS.search(told) is not None
+    yield from software_logs(pod, [node] if node else [], neighbours, refused=refused)
+
+
+def of_bound_pods_job(pod: PodView, members: list[PodView]) -> Iterator[Step]:
+    """What follows the job's other pods: who failed first, then what is left to know."""
+    failed = [m for m in members if m.first_failure and m.metadata.name != pod.metadata.name]
+    for member in sorted(failed, key=lambda m: m.first_failure or "")[:1]:
+        yield from logs(member, telling_containers(member)[:1])
+    yield from logs(pod, telling_containers(pod)[1:2])
     yield from groups(pod)
     yield from networks(pod)
 
@@ -212,12 +232,17 @@ def peers(pod: PodView) -> Iterator[Step]:
     labels = pod.metadata.labels or {}
     for label in _JOB_LABELS:
         if label in labels:
+            # A pending pod of a group is judged by those that are not bound as well.
             yield List(
-                kinds.POD, pod.metadata.namespace, labels=f"{label}={labels[label]}", settles=False
+                kinds.POD,
+                pod.metadata.namespace,
+                labels=f"{label}={labels[label]}",
+                settles=not pod.is_bound,
             )
             return
-    if _NUMBERED.search(pod.metadata.name):
-        yield List(kinds.POD, pod.metadata.namespace, settles=False)
+    numbered = _NUMBERED.fullmatch(pod.metadata.name)
+    if numbered:
+        yield List(kinds.POD, pod.metadata.namespace, settles=False, numbered=numbered[1])
 
 
 def groups(pod: PodView) -> Iterator[Step]:
@@ -268,6 +293,7 @@ def before_nodes(pod: PodView) -> Iterator[Step]:
     """For a pod that a queue holds back: what decides about it, which nodes do not."""
     if not pod.is_queued:
         return
+    yield from peers(pod)
     yield from groups(pod)
     queue = (pod.metadata.labels or {}).get(_KUEUE_QUEUE)
     if queue:
@@ -281,28 +307,37 @@ def of_pending_pod(
 ) -> Iterator[Step]:
     """What follows pod, events, nodes and the bound pods, most useful first."""
     told = _told(pod, events)
+    missing = {k for k in pod.devices() if not any(node.offers(k) for node in nodes)}
     yield from volumes(pod, told)
     yield from claims(pod)
     if _QUOTA_WORDS.search(told):
         yield List(kinds.RESOURCE_QUOTA, pod.metadata.namespace)
     yield from groups(pod)
+    yield from peers(pod)
     if pod.devices():
         yield DAEMON_SETS
         yield from software_logs(pod, nodes, bound)
-        if not any(node.offers(key) for node in nodes for key in pod.devices()):
-            yield from plugin_settings(pod, bound)
-            yield List(kinds.DEVICE_CLASS)
+        if missing:
+            yield from plugin_settings(missing, bound)
     elif _CLAIM_WORDS.search(told):
         yield List(kinds.RESOURCE_CLAIM, pod.metadata.namespace)
-    yield from peers(pod)
+    if not pod.is_queued and any(
+        label in (pod.metadata.labels or {}) for label in _JOB_LABELS[:-2]
+    ):
+        yield List(kinds.WORKLOAD, pod.metadata.namespace)
+    if missing:  # a class may offer by DRA what no device plugin does
+        yield List(kinds.DEVICE_CLASS)
 
 
 def software_logs(
-    pod: PodView, nodes: list[NodeView], candidates: Iterable[PodView]
+    pod: PodView, nodes: list[NodeView], candidates: Iterable[PodView], *, refused: bool = False
 ) -> Iterator[Step]:
-    """Logs of drivers and device plugins that are unwell or whose node lacks devices."""
+    """Logs of drivers and device plugins that are unwell or whose node lacks devices.
+
+    `refused`: the node did not give the pod its devices, whatever its numbers say now.
+    """
     keys = pod.devices()
-    poor = {node.metadata.name for node in nodes if any(node.lacks(key) for key in keys)}
+    poor = {node.metadata.name for node in nodes if refused or any(map(node.lacks, keys))}
     here = {node.metadata.name for node in nodes}
     software = [
         other for other in candidates if other.spec.node_name in here and is_device_software(other)
@@ -337,9 +372,9 @@ def telling_software_containers(pod: PodView) -> list[ContainerStatus]:
     return [s for s in stuck if s.name not in sidecars] or telling_containers(pod)
 
 
-def plugin_settings(pod: PodView, bound: Iterable[PodView]) -> Iterator[Step]:
+def plugin_settings(missing: set[str], bound: Iterable[PodView]) -> Iterator[Step]:
     """The configuration of the device plugins that could offer what no node offers."""
-    words = {re.split(r"[/._-]", key)[0] for key in pod.devices()}
+    words = {re.split(r"[/._-]", key)[0] for key in missing}
     for other in bound:
         name = other.metadata.name
         if is_device_software(other) and any(word in name for word in words):

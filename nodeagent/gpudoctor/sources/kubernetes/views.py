@@ -136,6 +136,7 @@ class EndView(msgspec.Struct, rename="camel"):
 
     exit_code: int = 0
     reason: str | None = None
+    finished_at: str | None = None
 
 
 class StateView(msgspec.Struct):
@@ -230,6 +231,17 @@ class PodView(msgspec.Struct):
     def has_run(self) -> bool:
         """Whether a main container has run."""
         return any(status.has_run for status in self.status.container_statuses or ())
+
+    @property
+    def first_failure(self) -> str | None:
+        """When a container of it first failed (RFC 3339), None if none has."""
+        states = [
+            state.terminated
+            for status in self.status.container_statuses or ()
+            for state in (status.state, status.last_state)
+            if state and state.terminated and state.terminated.exit_code != 0
+        ]
+        return min((end.finished_at for end in states if end.finished_at), default=None)
 
     def _containers(self) -> list[ContainerView]:
         return [*(self.spec.containers or ()), *(self.spec.init_containers or ())]

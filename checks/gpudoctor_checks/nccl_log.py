@@ -1,0 +1,85 @@
+"""What the NCCL rules share: their set, and how they speak of hosts, ranks and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpudoctor.checking import CheckSet, Draft, finding
+from gpudoctor.facts.nccl.model import Event, Line, NcclLog
+from gpudoctor.report import Certainty, Evidence, Severity, Subject
+
+CHECKS = CheckSet()
+
+_LINES_SHOWN = 6
+_HOSTS_NAMED = 4
+_RANKS_NAMED = 8
+_OFF = ("", "0")
+
+
+def draft(
+    log: NcclLog,
+    name: str,
+    detail: str,
+    lines: Iterable[Line],
+    *,
+    hosts: Iterable[str] = (),
+    values: dict[str, str] | None = None,
+    certainty: Certainty = Certainty.CERTAIN,
+    severity: Severity | None = None,
+    fix: str | None = None,
+) -> Draft:
+    """Draft a finding about the log; the hosts concerned are related to it."""
+    concerned = tuple(dict.fromkeys(hosts))
+    return finding(
+        name,
+        log.subject,
+        detail,
+        *evidence(lines),
+        values={"hosts": several(concerned, "host")} | (values or {}),
+        certainty=certainty,
+        severity=severity,
+        related=(*log.related, *(Subject("Host", host) for host in concerned[:_LINES_SHOWN])),
+        fix=fix,
+    )
+
+
+def evidence(lines: Iterable[Line]) -> list[Evidence]:
+    """Turn proving lines into evidence, the first few of them, each once."""
+    unique = list(dict.fromkeys(lines))[:_LINES_SHOWN]
+    return [Evidence(f"{line.source}:{line.number}", value=line.text) for line in unique]
+
+
+def several(names: Iterable[str], noun: str) -> str:
+    """Name up to four of them, and count the others: `node-1, node-2 and 30 more hosts`."""
+    found = list(dict.fromkeys(names))
+    shown = ", ".join(found[:_HOSTS_NAMED])
+    more = len(found) - _HOSTS_NAMED
+    return f"{shown} and {more} more {noun}s" if more > 0 else shown
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Name up to eight ranks: `rank 2`, `ranks 0, 1, 3`."""
+    found = sorted(set(numbers))
+    more = f" and {len(found) - _RANKS_NAMED} more" if len(found) > _RANKS_NAMED else ""
+    listed = ", ".join(str(number) for number in found[:_RANKS_NAMED])
+    return f"rank{'s' if len(found) != 1 else ''} {listed}{more}"
+
+
+def lines_of(events: Iterable[Event]) -> list[Line]:
+    """The lines of events: the first of each, then the others."""
+    kept = [event.lines for event in events]
+    firsts = [lines[0] for lines in kept if lines]
+    return firsts + [line for lines in kept for line in lines[1:]]
+
+
+def hosts_of(events: Iterable[Event]) -> tuple[str, ...]:
+    """The hosts that report them, each once, the first to do so first."""
+    return tuple(dict.fromkeys(event.host for event in events))
+
+
+def is_set(log: NcclLog, name: str, *values: str) -> bool:
+    """Tell whether a process read one of these values; none given: any but empty and 0."""
+    read = [setting.value for setting in log.setting(name)]
+    if values:
+        return any(value.upper() in values for value in read)
+    return any(value not in _OFF for value in read)

@@ -1,0 +1,296 @@
+"""What each message says, written into the book of one job.
+
+The text after `NCCL INFO ` or `NCCL WARN ` is told apart by its first word; what is not known
+here is looked up among the symptoms. Formats: NCCL 2.4 to 2.31, see `symptoms.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from gpudoctor.facts.nccl import symptoms
+from gpudoctor.facts.nccl.model import Adapters, GdrDistance, HcaGdr, Line
+from gpudoctor.facts.nccl.records import Record
+from gpudoctor.facts.nccl.state import Comm, Occurrence, Process, Transports
+
+_CHANNEL = re.compile(
+    rb"(?:Channel|Ring) \d+(?:/\d+)? ?: ?(\d+)(?:\[[^\]]*\])? -> (\d+)(?:\[[^\]]*\])?"
+    rb"(?: \[(send|receive)\])? via (.+)"
+)
+_NET = re.compile(rb"NET/([^/]+)/(\d+)(?:\(\d+\))?(.*)")
+_COMM = re.compile(
+    rb"comm (?P<pointer>0x[0-9a-f]+|\(nil\)) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)(?P<rest>.*)"
+)
+_COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
+_SPLIT = re.compile(rb"(?:parent|splitCount|childCount|color|key) (?:0x)?[0-9a-f-]+")
+_NNODES = re.compile(rb"nNodes (\d+)")
+_STATE = re.compile(rb"- ?(Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE|Revoke COMPLETE)")
+_SETTING = re.compile(rb"(NCCL_\w+) set (?:by environment )?to (.*)")
+_USING = re.compile(rb"NET/([^ :]+) ?: Using (.*)")
+_HCA = re.compile(rb"\[\d+\](=\{.*?\}|[^ ;]+)")
+_HCA_GDR = re.compile(
+    rb"NET/(.+?) ?: GPU Direct RDMA (Enabled|Disabled) for HCA (\S+) '([^']*)'"
+)
+_DISTANCE = re.compile(
+    rb"GPU Direct RDMA (Enabled|Disabled) for "
+    rb"(?:GPU ?/?(?P<gpu>[\w./:-]+)(?: \(rank \d+\))?) ?[-/] (?:HCA|NET)[ /](?P<hca>[\w./:-]+)"
+    rb".*?\(distance (?P<distance>\d+) [<>]=? (?P<limit>\d+)\)(?:,? read (?P<read>[01]))?"
+)
+_RETURN = re.compile(rb"\S+:\d+ -> (\d+)")
+_TIMINGS = re.compile(rb"Bootstrap timings total [\d.]+ .*?recv ([\d.]+)")
+_BARE_VERSION = re.compile(rb"(?:^|[^\w])NCCL version (\d+\.\d+[\w.]*)")
+_VERSION = re.compile(rb"NCCL version (\d+\.\d+[\w.]*)")
+
+_EVENTS_LIMIT = 1 << 14
+_PER_PLACE_LIMIT = 1 << 12
+_IN_PROGRESS = 7
+
+
+class Book:
+    """Everything said so far, by process, communicator and kind."""
+
+    def __init__(self) -> None:
+        self.processes: list[Process] = []
+        self.transports = Transports()
+        self.comms: dict[str, Comm] = {}
+        self.versions: dict[str, Line] = {}
+        self.settings: dict[tuple[str, str], tuple[Line, set[str]]] = {}
+        self.adapters: dict[tuple[str, tuple[str, ...]], Adapters] = {}
+        self.hca_gdr: dict[tuple[str, str, str], HcaGdr] = {}
+        self.distances: dict[tuple[str, str, str], tuple[GdrDistance, Process]] = {}
+        self.events: dict[tuple[str, ...], Occurrence] = {}
+        self.deduplicated = False
+        self.starts_seen = False
+        self._records = 0
+        self._readers: dict[bytes, Callable[[Process, Record, Line], bool]] = {
+            b"Bootstrap": self._bootstrap,
+            b"NCCL": self._version,
+            b"Using": self._using,
+            b"GPU": self._gpu,
+            b"Channel": self._channel,
+            b"Ring": self._channel,
+            b"comm": self._comm,
+            b"[Rank": self._comm,
+        }
+
+    def add(self, process: Process) -> Process:
+        """Take up a process that was heard for the first time."""
+        self.processes.append(process)
+        return process
+
+    def read(self, process: Process, record: Record, line: Line) -> bool:
+        """Read one record. True means that the process began anew: give it again, to a new one."""
+        self._records += 1
+        self.deduplicated = self.deduplicated or record.repeated
+        text = record.text
+        first = text.partition(b" ")[0]
+        reader = self._readers.get(first)
+        if reader is not None and not record.warning:
+            return reader(process, record, line)
+        if first.startswith(b"ncclComm") and self._comm_line(process, text, line):
+            return False
+        if first.startswith(b"NET/") and self._net(process, text, line):
+            return False
+        if first.startswith(b"NCCL_") and self._setting(process, text, line):
+            return False
+        self._symptom(process, record, line)
+        return False
+
+    def read_bare(self, line: bytes, evidence: Line) -> bool:
+        """Read a line that is no record: True when it was NCCL's version banner."""
+        if b"NCCL version " in line and b"error" not in line:
+            banner = _BARE_VERSION.search(line)
+            if banner is not None:
+                self.versions.setdefault(banner[1].decode(), evidence)
+                self.starts_seen = True
+                return True
+        return False
+
+    def _bootstrap(self, process: Process, record: Record, line: Line) -> bool:
+        timings = _TIMINGS.match(record.text)
+        if timings is not None:
+            process.waited = float(timings[1])
+        elif b"Using" in record.text:
+            self.starts_seen = True
+            if process.bootstrapped and process.pointers:
+                return True
+            process.bootstrapped = True
+        else:
+            self._symptom(process, record, line)
+        return False
+
+    def _version(self, process: Process, record: Record, line: Line) -> bool:
+        match = _VERSION.match(record.text)
+        if match is not None:
+            process.version = process.version or (match[1].decode(), line)
+            self.versions.setdefault(match[1].decode(), line)
+            self.starts_seen = True
+        else:
+            self._symptom(process, record, line)
+        return False
+
+    def _using(self, process: Process, record: Record, line: Line) -> bool:
+        if record.text.startswith(b"Using network "):
+            name = record.text[len(b"Using network ") :].decode("utf-8", "replace")
+            process.networks.pop(name, None)
+            process.networks[name] = line
+            self.starts_seen = True
+        return False
+
+    def _gpu(self, process: Process, record: Record, line: Line) -> bool:
+        match = _DISTANCE.match(record.text)
+        if match is not None and len(self.distances) < _EVENTS_LIMIT:
+            key = (process.host, match["gpu"].decode(), match["hca"].decode())
+            fact = GdrDistance(
+                host=process.host,
+                gpu=key[1],
+                hca=key[2],
+                enabled=match[1] == b"Enabled",
+                distance=match["distance"].decode(),
+                limit=match["limit"].decode(),
+                read=None if match["read"] is None else match["read"] == b"1",
+                line=line,
+            )
+            self.distances.setdefault((*key,), (fact, process))
+        return False
+
+    def _channel(self, process: Process, record: Record, line: Line) -> bool:
+        match = _CHANNEL.match(record.text)
+        if match is None:
+            return False
+        source, target = int(match[1][:9]), int(match[2][:9])
+        direction = (match[3] or b"").decode()
+        via = match[4]
+        own, peer = (target, source) if direction == "receive" else (source, target)
+        net = _NET.match(via)
+        if net is None:
+            name = via.decode("utf-8", "replace").strip()
+            process.local.add(name)
+        else:
+            network = net[1].decode("utf-8", "replace")
+            gdr = b"/GDRDMA" in net[3]
+            if len(process.net) < _PER_PLACE_LIMIT:
+                process.net.setdefault((network, int(net[2][:9]), direction, gdr), line)
+            name = f"NET/{network}" + ("/GDRDMA" if gdr else "")
+        process.connect(own, peer, self.transports.code(name))
+        return False
+
+    def _comm(self, process: Process, record: Record, line: Line) -> bool:
+        if not self._comm_line(process, record.text, line):
+            self._symptom(process, record, line)
+        return False
+
+    def _comm_line(self, process: Process, text: bytes, line: Line) -> bool:
+        match = _COMM.search(text)
+        if match is None:
+            return False
+        rank, nranks = int(match["rank"][:9]), int(match["nranks"][:9])
+        state = _STATE.search(text)
+        begins = state is not None and state[1] == b"Init START"
+        comm = self._communicator(process, match, begins, nranks, line)
+        nodes = _NNODES.search(match["rest"])
+        if nodes is not None:
+            comm.nnodes = int(nodes[1])
+        comm.started.setdefault(rank, process.host)
+        process.ranks[comm.key] = rank
+        if begins:
+            self.starts_seen = True
+            process.forget_channels()
+        elif state is not None and state[1] == b"Init COMPLETE":
+            comm.completed.add(rank)
+            self.starts_seen = True
+        elif state is not None:
+            comm.aborted = comm.aborted or state[1] == b"Abort COMPLETE"
+        if process.waited is not None:
+            comm.waited[rank] = process.waited
+            process.waited = None
+        return True
+
+    def _communicator(
+        self, process: Process, match: re.Match[bytes], begins: bool, nranks: int, line: Line
+    ) -> Comm:
+        """The communicator of a line: by commId, by how it was split, else by its size."""
+        pointer = match["pointer"]
+        identity = _COMM_ID.search(match["rest"])
+        if identity is not None:
+            key = identity[1].decode()
+        elif not begins and pointer in process.pointers:
+            key = process.pointers[pointer]
+        else:
+            parent = process.pointers.get(_parent(match["rest"]), "")
+            split = b" ".join(_SPLIT.findall(match["rest"])[1:-1]).decode()
+            key = f"{parent}/{split}" if split else f"of {nranks} ranks"
+        process.pointers[pointer] = key
+        if key not in self.comms:
+            self.comms[key] = Comm(key, nranks, line)
+        return self.comms[key]
+
+    def _net(self, process: Process, text: bytes, line: Line) -> bool:
+        match = _HCA_GDR.match(text)
+        if match is not None:
+            device = match[4].decode("utf-8", "replace") or match[3].decode()
+            network = match[1].decode("utf-8", "replace")
+            fact = HcaGdr(process.host, device, match[2] == b"Enabled", network, line)
+            self.hca_gdr.setdefault((process.host, device, match[2].decode()), fact)
+            return True
+        using = _USING.match(text)
+        if using is None or using[1] == b"Socket":
+            return using is not None
+        devices = tuple(
+            name.lstrip(b"=").decode("utf-8", "replace")
+            for name in _HCA.findall(using[2].partition(b"; OOB")[0])
+        )
+        if devices:
+            key = (process.host, devices)
+            self.adapters.setdefault(key, Adapters(process.host, devices, line))
+        return True
+
+    def _setting(self, process: Process, text: bytes, line: Line) -> bool:
+        match = _SETTING.match(text)
+        if match is None:
+            return False
+        value = match[2].decode("utf-8", "replace").strip().removesuffix(".")
+        key = (match[1].decode(), value)
+        if key not in self.settings and len(self.settings) >= _PER_PLACE_LIMIT:
+            return True
+        self.settings.setdefault(key, (line, set()))[1].add(process.host)
+        return True
+
+    def _symptom(self, process: Process, record: Record, line: Line) -> None:
+        returned = _RETURN.match(record.text)
+        if returned is not None:
+            if int(returned[1][:9]) not in (0, _IN_PROGRESS) and process.failed is None:
+                process.failed = line
+            if b"Cuda failure" not in record.text:
+                return
+        found = symptoms.find(record.text)
+        if found is None:
+            if not record.warning:
+                return
+            kind, values, splits = "warning", {"text": _text(record)}, ("text",)
+        else:
+            kind, values, splits = found[0].kind, found[1], found[0].splits
+        if record.warning:
+            values["warning"] = "yes"
+        key = (kind, process.host, *(values.get(name, "") for name in splits))
+        if kind == "async":
+            key = (*key, str(process.pid), str(process.device))
+        occurrence = self.events.get(key)
+        if occurrence is None:
+            if len(self.events) >= _EVENTS_LIMIT:
+                return
+            values.setdefault("message", _text(record))
+            occurrence = self.events[key] = Occurrence(
+                kind, process.host, values, self._records, record.time
+            )
+        occurrence.add(process, line)
+
+
+def _text(record: Record) -> str:
+    return record.text[:200].decode("utf-8", "replace")
+
+
+def _parent(rest: bytes) -> bytes:
+    match = re.search(rb"parent (0x[0-9a-f]+)", rest)
+    return match[1] if match else b""

@@ -1,0 +1,110 @@
+"""Where a record begins and ends inside a line, whatever stands around it.
+
+NCCL writes `HOST:PID:TID [DEV] NCCL INFO text`, a warning with its place in the source before
+`NCCL WARN`. Launchers, container runtimes and log shippers put anything before that, colour it,
+wrap it in JSON, or glue two records into one line; so the record is searched for, never
+anchored at the line's start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+LONGEST = 1 << 16
+"""Longer lines are cut: NCCL's own buffer holds 1,024 bytes."""
+
+_ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
+_LEVEL = re.compile(rb" ?NCCL (INFO|WARN|ABORT) ")
+_HEADER = re.compile(rb"([A-Za-z0-9_][\w.-]*):(\d{1,9}):(\d{1,9}) \[(-?\d{1,4})\]")
+_OLD_HEADER = re.compile(rb"([A-Za-z0-9_][\w.-]*):(\d{1,9}):(\d{1,9})(?= |$)")
+_TIME = re.compile(rb"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d+)?)")
+_REPEATED = re.compile(rb"\s*\[repeated \d+x across cluster\].*$")
+_FRAME = "│".encode()
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One record: who wrote it, `warning` for WARN, its text; `time` is sortable or empty."""
+
+    host: str
+    pid: int
+    device: int
+    core: bytes
+    """`HOST:PID:TID [DEV]` as it stands in the line."""
+    warning: bool
+    text: bytes
+    time: str
+    repeated: bool
+
+
+def plain(line: bytes) -> bytes:
+    """Return the line without colours, carriage returns, frames, and JSON around it."""
+    if b"\x1b" in line:
+        line = _ANSI.sub(b"", line)
+    line = line.strip(b" \t\r\n")
+    if line.startswith(b'{"'):
+        line = _unwrap(line)
+    return line.removeprefix(_FRAME).removesuffix(_FRAME).strip(b" \t\r")
+
+
+def is_wrapped(line: bytes) -> bool:
+    """Tell a JSON line of a container runtime or log shipper."""
+    return line.lstrip(b" \t")[:2] == b'{"'
+
+
+def _unwrap(line: bytes) -> bytes:
+    """The text inside a JSON log line, after its time; the line itself if there is none."""
+    try:
+        document = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return line
+    if not isinstance(document, dict):
+        return line
+    for key in ("log", "message", "msg", "line", "textPayload"):
+        text = document.get(key)
+        if isinstance(text, str):
+            stamp = document.get("time") or document.get("timestamp") or ""
+            return f"{stamp} {text}".encode("utf-8", "replace").strip()
+    return line
+
+
+def records(line: bytes) -> Iterator[Record]:
+    """Yield the records of one plain line; text that belongs to none is passed over."""
+    levels = list(_LEVEL.finditer(line))
+    start = 0
+    heads = []
+    for level in levels:
+        heads.append(_header(line, start, level.start()))
+        start = level.end()
+    stamp = _TIME.search(line, 0, levels[0].start()) if levels else None
+    time = (stamp[1] + b" " + stamp[2]).decode() if stamp else ""
+    for index, (level, head) in enumerate(zip(levels, heads, strict=True)):
+        if head is None:
+            continue
+        following = heads[index + 1] if index + 1 < len(heads) else None
+        end = following.start() if following else len(line)
+        text, folded = _REPEATED.subn(b"", line[level.end() : end])
+        device = head[4] if head.re is _HEADER else b"-1"
+        yield Record(
+            host=head[1].decode("ascii", "replace"),
+            pid=int(head[2]),
+            device=int(device),
+            core=head[0],
+            warning=level[1] != b"INFO",
+            text=text.strip(b" \t\r"),
+            time=time,
+            repeated=bool(folded),
+        )
+
+
+def _header(line: bytes, start: int, end: int) -> re.Match[bytes] | None:
+    """The last header between two places: a time of day before it looks much the same."""
+    found: re.Match[bytes] | None = None
+    for pattern in (_HEADER, _OLD_HEADER):
+        for found in pattern.finditer(line, start, end):
+            pass
+        if found is not None:
+            return found
+    return None

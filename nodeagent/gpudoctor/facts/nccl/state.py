@@ -1,0 +1,126 @@
+"""What is remembered while a log is read: bounded by processes, communicators and channels.
+
+Everything here may be told the same thing twice, and in any order of processes.
+"""
+
+from __future__ import annotations
+
+from gpudoctor.facts.nccl.model import Line
+
+UNKNOWN = 0
+_TRANSPORTS_LIMIT = 250
+_PEERS_LIMIT = 1 << 16
+
+
+class Process:
+    """One process's use of one GPU: NCCL's pid and `[DEV]` on one host, until a restart."""
+
+    def __init__(self, host: str, pid: int, device: int) -> None:
+        self.host = host
+        self.pid = pid
+        self.device = device
+        self.version: tuple[str, Line] | None = None
+        self.networks: dict[str, Line] = {}
+        self.net: dict[tuple[str, int, str, bool], Line] = {}
+        self.local: set[str] = set()
+        self.rows: dict[int, bytearray] = {}
+        self.pointers: dict[bytes, str] = {}
+        self.ranks: dict[str, int] = {}
+        """Communicator -> this process's rank in it."""
+        self.failed: Line | None = None
+        self.waited: float | None = None
+        self.bootstrapped = False
+        self.heard: dict[bytes, set[bytes]] = {}
+        """For the parser: `HOST:PID:TID [DEV]` -> what its channel lines already said."""
+
+    def forget_channels(self) -> None:
+        """A communicator begins: its channels are to be heard even if they sound like others."""
+        for heard in self.heard.values():
+            heard.clear()
+
+    def connect(self, rank: int, peer: int, code: int) -> None:
+        """Note that `rank` reaches `peer` by this transport; the worst one stays."""
+        if peer >= _PEERS_LIMIT:
+            return
+        row = self.rows.setdefault(rank, bytearray())
+        if len(row) <= peer:
+            row.extend(bytes(peer + 1 - len(row)))
+        row[peer] = max(row[peer], code)
+
+
+class Comm:
+    """One communicator, by its commId, or by what older versions print instead."""
+
+    def __init__(self, key: str, nranks: int, line: Line) -> None:
+        self.key = key
+        self.nranks = nranks
+        self.line = line
+        self.nnodes: int | None = None
+        self.started: dict[int, str] = {}
+        """Rank -> host."""
+        self.completed: set[int] = set()
+        self.waited: dict[int, float] = {}
+        self.aborted = False
+
+
+class Occurrence:
+    """Lines of one kind from one host."""
+
+    KEPT = 3
+
+    def __init__(self, kind: str, host: str, values: dict[str, str], order: int, time: str) -> None:
+        self.kind = kind
+        self.host = host
+        self.values = values
+        self.order = order
+        self.time = time
+        self.count = 0
+        self.lines: list[Line] = []
+        self.processes: dict[Process, None] = {}
+
+    def add(self, process: Process | None, line: Line) -> None:
+        """Count one more line."""
+        self.count += 1
+        if len(self.lines) < self.KEPT:
+            self.lines.append(line)
+        if process is not None:
+            self.processes[process] = None
+
+
+class Transports:
+    """Names of transports as small numbers, the slower the greater; 0 is unknown."""
+
+    _ORDER = (
+        ("P2P/", 10),
+        ("NVLS", 20),
+        ("COLLNET", 30),
+        ("SHM", 40),
+        ("direct shared memory", 40),
+    )
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def code(self, name: str) -> int:
+        """Return the number of a transport; alike ones share a band of ten."""
+        if name not in self._codes:
+            code = self._band(name)
+            while code in self._codes.values() and code < _TRANSPORTS_LIMIT:
+                code += 1
+            self._codes[name] = code
+        return self._codes[name]
+
+    def _band(self, name: str) -> int:
+        for prefix, band in self._ORDER:
+            if name.startswith(prefix):
+                return band
+        if name.startswith("NET/Socket"):
+            return 200
+        return 60 if "GDRDMA" in name else 120
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names by number; gaps are empty."""
+        table = [""] * (max(self._codes.values(), default=0) + 1)
+        for name, code in self._codes.items():
+            table[code] = name
+        return tuple(table)

@@ -1,0 +1,124 @@
+"""What PyTorch's watchdog and launchers print when a collective or the start does not finish."""
+
+from __future__ import annotations
+
+import re
+
+from gpudoctor.facts.nccl.model import Line, WorkStatus
+
+_TIMEOUT = re.compile(
+    rb"Rank (?P<rank>\d+)\].*?collective operation timeout: WorkNCCL\("
+    rb"(?:SeqNum=(?P<seq>\d+), )?(?:OpType=(?P<op>\w+))?(?:.*?Timeout\(ms\)=(?P<ms>\d+))?"
+)
+_STATUS = re.compile(
+    rb"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
+    rb"last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+)
+_AT_WORK = re.compile(rb"(?:at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d+)")
+_RANK = re.compile(rb"\bRank (?P<rank>\d+)\]")
+_GROUP = re.compile(rb"PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>\S+))?")
+_PREFIX_RANK = re.compile(rb"\[rank(?P<rank>\d+)\]")
+_GAVE_UP = re.compile(
+    rb"(?i)timed ?out|wait timeout|timeout after|DistStoreError|SIGTERM|Terminated|exitcode"
+)
+_GROUPS_LIMIT = 1 << 14
+
+
+def gave_up(line: bytes) -> bool:
+    """Tell a line in which somebody says that waiting was in vain."""
+    return _GAVE_UP.search(line) is not None
+
+
+class Watchdog:
+    """Per process group and rank, how far each got."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], WorkStatus] = {}
+
+    def read(self, line: bytes, evidence: Line) -> None:
+        """Read a line that is no NCCL record."""
+        if b"WorkNCCL(" in line and (timeout := _TIMEOUT.search(line)):
+            self._note(
+                _group(line),
+                int(timeout["rank"]),
+                evidence,
+                timed_out=_number(timeout["seq"]),
+                operation=(timeout["op"] or b"").decode("ascii", "replace"),
+                milliseconds=_number(timeout["ms"]),
+            )
+        elif b"last enqueued" in line and (status := _STATUS.search(line)):
+            rank = _RANK.search(line) or _PREFIX_RANK.search(line)
+            at_work = _AT_WORK.search(line)
+            if rank is not None:
+                self._note(
+                    _group(line),
+                    int(rank["rank"]),
+                    evidence,
+                    enqueued=int(status["enqueued"]),
+                    completed=int(status["completed"]),
+                    at_work=int(at_work["seq"]) if at_work else None,
+                )
+
+    def _note(
+        self,
+        group: str,
+        rank: int,
+        line: Line,
+        *,
+        enqueued: int | None = None,
+        completed: int | None = None,
+        timed_out: int | None = None,
+        at_work: int | None = None,
+        operation: str = "",
+        milliseconds: int | None = None,
+    ) -> None:
+        key = (group, rank)
+        old = self._found.get(key)
+        if old is None and len(self._found) >= _GROUPS_LIMIT:
+            return
+        if at_work is not None and enqueued is not None and enqueued >= at_work:
+            timed_out = at_work
+        self._found[key] = WorkStatus(
+            group=group,
+            rank=rank,
+            enqueued=_first(enqueued, old and old.enqueued),
+            completed=_first(completed, old and old.completed),
+            timed_out=_first(old and old.timed_out, timed_out),
+            operation=(old.operation if old else "") or operation,
+            milliseconds=_first(old and old.milliseconds, milliseconds),
+            line=old.line if old else line,
+        )
+
+    def found(self) -> tuple[WorkStatus, ...]:
+        """Return every rank heard of; lines that name no group belong to the one that is named."""
+        groups = {status.group for status in self._found.values()} - {""}
+        if len(groups) != 1:
+            return tuple(self._found.values())
+        (only,) = groups
+        for (group, rank), status in list(self._found.items()):
+            if group == "":
+                del self._found[group, rank]
+                self._note(
+                    only,
+                    rank,
+                    status.line,
+                    timed_out=status.timed_out,
+                    operation=status.operation,
+                    milliseconds=status.milliseconds,
+                    enqueued=status.enqueued,
+                    completed=status.completed,
+                )
+        return tuple(self._found.values())
+
+
+def _group(line: bytes) -> str:
+    match = _GROUP.search(line)
+    return b":".join(part for part in match.groups() if part).decode("utf-8", "replace") if match else ""
+
+
+def _number(value: bytes | None) -> int | None:
+    return int(value) if value is not None and len(value) < 20 else None
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)

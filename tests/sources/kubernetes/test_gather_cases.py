@@ -1,0 +1,91 @@
+"""The Kubernetes cases read live: same answer as from the whole recording, within the budget."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpudoctor.report import Certainty, Report, Severity
+from gpudoctor.sources.kubernetes import gather
+from gpudoctor.sources.kubernetes.access import Access, Cluster, Fixed
+from gpudoctor.sources.kubernetes.client import Client
+from tests import cases_k8s
+from tests.sources.kubernetes.api_server import ApiServer, serving
+from tests.sources.kubernetes.test_gather import World
+
+
+@contextlib.contextmanager
+def live(case: dict[str, Any]) -> Iterator[tuple[World, Client, ApiServer]]:
+    world = World(case["objects"], case.get("logs"))
+    with serving(world) as server:
+        access = Access(cluster=Cluster(server=server.url), credentials=Fixed(), origin="test")
+        with Client(access) as client:
+            yield world, client, server
+
+
+def loud(report: Report) -> list[str]:
+    return [f.name for f in report.findings if f.severity is not Severity.INFO]
+
+
+def is_bound(case: dict[str, Any]) -> bool:
+    _, name = cases_k8s.subject_of(case)
+    found = [o for o in case["objects"] if o["kind"] == "Pod" and o["metadata"]["name"] == name]
+    return bool(found[0]["spec"].get("nodeName"))
+
+
+@pytest.mark.parametrize("name", cases_k8s.NAMES)
+def test_live_answer_is_the_recorded_one(name: str) -> None:
+    case = cases_k8s.load(name)
+    with live(case) as (_, client, _server):
+        bundle = gather.gather_pod(client, *cases_k8s.subject_of(case))
+        assert client.requests <= (8 if is_bound(case) else 9)
+    expected = cases_k8s.ask(case)
+    report = cases_k8s.ask_bundle(bundle, *cases_k8s.subject_of(case))
+    assert report.roots == expected.roots
+    assert report.verdict == expected.verdict
+    assert report.unknown == expected.unknown
+    assert loud(report) == loud(expected)
+
+
+@pytest.mark.parametrize("name", cases_k8s.NAMES)
+def test_what_decides_was_read(name: str) -> None:
+    case = cases_k8s.load(name)
+    with live(case) as (_, client, _server):
+        bundle = gather.gather_pod(client, *cases_k8s.subject_of(case))
+    texts = [bytes(raw).decode() for raw in bundle.objects]
+    read = {json.loads(text)["metadata"]["name"] for text in texts} | set(bundle.logs)
+    # This plugin's pod does not say which ConfigMap it mounts; a pod of a real cluster does.
+    unsaid = {"rdma-devices"}
+    for item in case["expect"]["evidence"]:
+        kind, _, path = item["object"].partition(" " if item["object"].startswith("log") else "/")
+        last = path.rpartition("/")[2]
+        wanted = {path, last} if kind != "log" else {path, *(k for k in read if path in k)}
+        assert wanted & read or last in unsaid, item["object"]
+
+
+@pytest.mark.parametrize("name", cases_k8s.NAMES)
+def test_a_missing_right_never_gives_another_certain_answer(name: str) -> None:
+    case = cases_k8s.load(name)
+    expected = cases_k8s.ask(case)
+    named = {finding.name for finding in expected.findings}
+    named |= {"insufficient-evidence", *case["expect"].get("may", [])}
+    with live(case) as (world, client, _server):
+        gather.gather_pod(client, *cases_k8s.subject_of(case))
+        rights = sorted(world.used - {"get pods"})
+        assert rights
+        for right in rights:
+            world.denied = {right}
+            bundle = gather.gather_pod(client, *cases_k8s.subject_of(case))
+            assert bundle.scope.denied, right
+            report = cases_k8s.ask_bundle(bundle, *cases_k8s.subject_of(case))
+            certain = [
+                f.name
+                for f in report.findings
+                if f.id in report.root_ids and f.certainty is Certainty.CERTAIN
+            ]
+            assert set(certain) <= named, right
+            assert len(report.unknown) >= 1, right

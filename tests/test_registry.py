@@ -1,0 +1,136 @@
+"""Checks by entry point: ours, a third party's, one that cannot be loaded, one that is no set."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpudoctor import catalogue, diagnosis, registry
+from gpudoctor.facts.kubernetes.situation import PodSituation
+from tests import kubernetes_objects as k8s
+
+PAGE = """+++
+severity = "warning"
+title = "{pod} has no team label"
+audience = "user"
+blame = "request"
+
+[fix]
+user = "Add the label team."
++++
+# no-team-label
+"""
+CODE = """
+from gpudoctor.checking import CheckSet, finding
+from gpudoctor.facts.kubernetes.situation import PodSituation
+
+CHECKS = CheckSet(runbooks="acme_runbooks")
+
+@CHECKS.check(PodSituation)
+def no_team_label(situation):
+    if "team" not in situation.pod.meta.labels:
+        values = {"pod": situation.pod.meta.short}
+        yield finding("no-team-label", situation.subject, "It has no label team.", values=values)
+
+@CHECKS.check(PodSituation)
+def broken(situation):
+    raise RuntimeError("out of order")
+"""
+
+
+def distribution(site: Path, name: str, entry_points: str) -> None:
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{entry_points}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "acme_checks.py").write_text(CODE)
+    pages = tmp_path / "acme_runbooks"
+    pages.mkdir()
+    (pages / "__init__.py").write_text("")
+    (pages / "ACM001-no-team-label.md").write_text(PAGE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module in ("acme_checks", "acme_runbooks"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return tmp_path
+
+
+def situation() -> PodSituation:
+    return k8s.situation_of(k8s.cluster(k8s.pod("train-0")))
+
+
+def test_third_party_check_runs_and_its_failure_is_an_unknown(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = site / "acme_runbooks" / "ACM001-no-team-label.md"
+    page.rename(page.with_name("WKL901-no-team-label.md"))
+    folder = site / "acme_runbooks"
+    (folder / catalogue.INDEX).write_bytes(catalogue.build_index(folder))
+    distribution(site, "acme", "acme = acme_checks:CHECKS")
+    loaded = registry.load()
+    found = diagnosis.diagnose(loaded, [situation()])
+    assert "no-team-label" in {each.name for each in found.findings}
+    assert any("out of order" in each.why for each in found.unknown)
+    assert loaded.catalogue.page(loaded.catalogue.get("WKL901")).startswith("# no-team-label")  # type: ignore[arg-type]
+
+
+def test_third_party_checks_can_be_left_off(site: Path) -> None:
+    page = site / "acme_runbooks" / "ACM001-no-team-label.md"
+    page.rename(page.with_name("WKL901-no-team-label.md"))
+    folder = site / "acme_runbooks"
+    (folder / catalogue.INDEX).write_bytes(catalogue.build_index(folder))
+    distribution(site, "acme", "acme = acme_checks:CHECKS")
+    assert registry.load(third_party=()).catalogue.get("no-team-label") is None
+    assert registry.load(third_party=("acme",)).catalogue.get("no-team-label") is not None
+
+
+def test_what_cannot_be_loaded_is_an_unknown_and_ours_go_on(site: Path) -> None:
+    distribution(site, "acme", "gone = acme_gone:CHECKS\nno-set = acme_checks:finding")
+    loaded = registry.load()
+    assert [each.what for each in loaded.broken] == ["checks gone", "checks no-set"]
+    assert loaded.catalogue.get("shm-too-small") is not None
+
+
+def test_a_code_that_exists_already_leaves_that_set_out(site: Path) -> None:
+    page = site / "acme_runbooks" / "ACM001-no-team-label.md"
+    page.rename(page.with_name("WKL001-no-team-label.md"))
+    folder = site / "acme_runbooks"
+    (folder / catalogue.INDEX).write_bytes(catalogue.build_index(folder))
+    distribution(site, "acme", "acme = acme_checks:CHECKS")
+    loaded = registry.load()
+    assert ["WKL001-no-team-label exists twice" in each.why for each in loaded.broken] == [True]
+    assert loaded.catalogue.get("no-team-label") is None
+    assert loaded.catalogue.get("WKL001").name == "shm-too-small"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("no-code.md", PAGE, "not <CODE>-<name>.md"),
+        ("ABC001-other.md", PAGE, "ABC"),
+        ("WKL001-other.md", "# no front matter\n", "no front matter"),
+        ("WKL001-other.md", PAGE.replace("warning", "mild"), "mild"),
+        ("WKL001-other.md", PAGE.replace("title", "tilte"), "tilte"),
+    ],
+)
+def test_a_wrong_page_says_what_is_wrong(tmp_path: Path, name: str, text: str, said: str) -> None:
+    page = tmp_path / name
+    page.write_text(text)
+    with pytest.raises(catalogue.CatalogueError, match=said):
+        catalogue.read_entry(page)
+
+
+def test_a_missing_index_says_which_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "bare_runbooks"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(catalogue.CatalogueError, match="bare_runbooks"):
+        catalogue.Catalogue().load("bare_runbooks")
