@@ -689,6 +689,26 @@ def preempted_by_kueue(situation: QueueSituation) -> Iterator[Result]:
 
 
 @CHECKS.check(QueueSituation)
+def queue_admitted(situation: QueueSituation) -> Iterator[Result]:
+    """The pod waits for a node with its quota in hand, so quota is not the question."""
+    kueue = situation.kueue
+    if kueue is None or kueue.workload is None or not situation.held or situation.pod is None:
+        return
+    workload = kueue.workload
+    if kueue.gates or not workload.has("Admitted"):
+        return
+    yield finding(
+        "queue-admitted",
+        situation.subject,
+        f"Workload {workload.meta.short} is admitted in {workload.cluster_queue or 'its queue'}. "
+        "Kueue adds up quota and does not place pods.",
+        _condition(workload.meta.path, workload.condition("Admitted"), "Admitted"),
+        values={"pod": _name(situation)},
+        related=(workload.meta.subject,),
+    )
+
+
+@CHECKS.check(QueueSituation)
 def gated_without_workload(situation: QueueSituation) -> Iterator[Result]:
     """A pod with Kueue's gate whose Workload is not in the input cannot be judged."""
     kueue = situation.kueue

@@ -195,6 +195,8 @@ def test_admitted_workload_is_not_held() -> None:
     full = k8s.pod("other", node="gpu-1", phase="Running", limits={"nvidia.com/gpu": "8"})
     report = ask(pod, full, workload(*admitted), local_queue(), cluster_queue(), k8s.node())
     assert not [name for name in report.roots if name.startswith("queue-")]
+    told = finding_of(report, "queue-admitted")
+    assert "Workload/team/wl status.conditions[Admitted] True" in shown(told)
 
 
 def test_old_api_version_and_cohort_field() -> None:
@@ -519,3 +521,4 @@ def test_gated_pod_says_nothing_about_nodes() -> None:
     assert report.verdict is Verdict.FAILING
     loud = {f.name for f in report.findings if f.severity is not Severity.INFO}
     assert loud == {"queue-exceeds-max-quota"}
+    assert "queue-admitted" not in {f.name for f in report.findings}
