@@ -189,7 +189,7 @@ def test_admitted_workload_is_not_held() -> None:
     admitted = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
     pod = k8s.pod(
         conditions=k8s.pending("0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
-        meta={"labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        meta={"labels": {"kueue.x-k8s.io/pod-group-name": "wl"}},
         limits={"nvidia.com/gpu": "8"},
     )
     full = k8s.pod("other", node="gpu-1", phase="Running", limits={"nvidia.com/gpu": "8"})
