@@ -419,12 +419,12 @@ def dra_no_matching_device(situation: DraSituation) -> Iterator[Result]:
         why = "no driver publishes a device of the wanted class"
     else:
         why = "no device of the wanted class is in the input"
-    wanted = "all" if supply.wanted is None else str(supply.wanted)
+    wanted = "all" if supply.wanted is None else f"{supply.wanted} or more"
     yield finding(
         "dra-no-matching-device",
         pod.subject,
-        f"The scheduler cannot allocate the claims of {pod.meta.short}, which want {wanted} "
-        f"devices: {why}.",
+        f"The scheduler cannot allocate the claims of {pod.meta.short}"
+        f"{f', which want {wanted} devices' if claims else ''}: {why}.",
         *((situation.failure.evidence,) if situation.failure else ()),
         *_requests(claims),
         *_published(situation),

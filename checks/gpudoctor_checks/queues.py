@@ -596,7 +596,7 @@ def topology_placement_failed(situation: QueueSituation) -> Iterator[Result]:
     workload = kueue.workload
     levels = workload.required_topology
     what = refusal.what if refusal else ""
-    level = levels[0] if levels else what or "topology"
+    level = levels[0] if levels else f"topology {what}".strip()
     said = refusal.text if refusal else _reserved(workload).value or ""
     required = tuple(
         Evidence(workload.meta.path, "spec.podSets[].topologyRequest.required", level)

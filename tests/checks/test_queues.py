@@ -445,12 +445,18 @@ def checked(state: str) -> Object:
 def test_admission_check_is_open(state: str) -> None:
     report = ask(gated(), checked(state), local_queue(), cluster_queue())
     assert report.roots == ("admission-check-pending",)
-    assert "admission check prov" in finding_of(report, "admission-check-pending").title
+    assert "waits for admission check prov" in finding_of(report, "admission-check-pending").title
 
 
 def test_admission_check_that_is_ready_is_not_the_cause() -> None:
     report = ask(gated(), checked("Ready"), local_queue(), cluster_queue())
     assert "admission-check-pending" not in report.roots
+
+
+def test_evicted_by_an_admission_check() -> None:
+    checks = [{"name": "prov", "state": "Retry", "message": "no nodes"}]
+    report = ask(*evicted("AdmissionCheck", status={"admissionChecks": checks}))
+    assert report.roots == ("admission-check-pending",)
 
 
 def test_inactive_admission_check_is_shown() -> None:

@@ -347,7 +347,6 @@ def test_unreadable_register_proves_nothing() -> None:
         "CardMigTopologyInfeasible",
         "NodeInsufficientDevice",
         "AllocatedCardsInsufficientRequest",
-        "ResourceQuotaNotFit",
         "ModeNotFit",
     ],
 )
@@ -391,10 +390,32 @@ def test_volcano_vgpu() -> None:
     assert "the largest has 40960 MiB" in finding_of(report, NO_CARD).title
 
 
-def test_node_that_did_not_register() -> None:
+def test_namespace_quota_is_used_up() -> None:
+    pod = slice_pod("1000")
+    quota = k8s.custom(
+        "v1",
+        "ResourceQuota",
+        "gpus",
+        "team",
+        status={
+            "hard": {"limits.nvidia.com/gpumem": "8000"},
+            "used": {"limits.nvidia.com/gpumem": "7500"},
+        },
+    )
+    report = ask(pod, filtered(pod, "1 nodes ResourceQuotaNotFit(gpu-1)"), hami_node(), quota)
+    assert report.roots == ("resourcequota-exceeded",)
+    assert "7500 vs 8000" in shown(finding_of(report, "resourcequota-exceeded"))
+    both = filtered(pod, "1 nodes CardInsufficientMemory(gpu-1)")
+    quota_too = filtered(pod, "1 nodes ResourceQuotaNotFit(gpu-2)")
+    assert ask(pod, both, quota_too, hami_node(), quota).roots == ("hami-no-card-fits",)
+
+
+@pytest.mark.parametrize("has_event", [True, False])
+def test_node_that_did_not_register(has_event: bool) -> None:
     pod = slice_pod("1000", said="0/1 nodes are available: 1 node unregistered.")
     event = filtered(pod, "node unregistered")
-    report = ask(pod, event, k8s.node(allocatable={GPU: "10"}))
+    events = [event] if has_event else []
+    report = ask(pod, *events, k8s.node(allocatable={GPU: "10"}))
     assert report.roots == ("gpu-resource-not-advertised",)
     assert NO_CARD not in [finding.name for finding in report.findings]
 

@@ -101,4 +101,4 @@ def test_any_annotation_is_taken(text: str) -> None:
 def test_any_event_is_taken(message: str, said: str) -> None:
     event = parse.event(k8s.event(k8s.pod(), "FilteringFailed", message))
     vgpu.refusals([event], said)
-    vgpu.says_unregistered([message, said])
+    vgpu.says_unregistered(message)
