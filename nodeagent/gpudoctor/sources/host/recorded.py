@@ -102,9 +102,7 @@ class RecordedHost:
         missing = _missing(entry)
         if missing is not None:
             return missing
-        known = set(self._children.get(found, ())) | set(
-            self._children.get(_absolute(path), ())
-        )
+        known = set(self._children.get(found, ())) | set(self._children.get(_absolute(path), ()))
         if isinstance(entry, dict) and isinstance(entry.get("dir"), list):
             return Listing(tuple(sorted(known | {str(name) for name in entry["dir"]})), True)
         if entry is not None:
