@@ -29,7 +29,10 @@ def _changed(stack: CudaStack, **changes: object) -> CudaStack:
 
 def _settings(stack: CudaStack) -> Iterator[str]:
     if stack.compat_package and judge(_changed(stack, compat_package=False)).outcome in WORKS:
-        yield "take the cuda-compat folder out of the image's LD_LIBRARY_PATH and ld.so.conf.d"
+        if stack.activation is Activation.LD_LIBRARY_PATH:
+            yield "take the cuda-compat folder out of the image's LD_LIBRARY_PATH"
+        else:
+            yield "remove cuda-compat from the image, or set cuda-compat-mode=disabled"
     if stack.requirements and judge(_changed(stack, requirements_disabled=True)).outcome in WORKS:
         yield "set NVIDIA_DISABLE_REQUIRE=true in the pod: only the image's own check refuses"
 

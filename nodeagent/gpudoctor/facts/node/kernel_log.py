@@ -131,12 +131,16 @@ class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu_actions(log: KernelLog) -> dict[str, Action]:
-    """Return what each GPU needs, worst of its events, in the order of first appearance."""
+    """Return what each GPU needs, worst of its events, in the order of first appearance.
+
+    Keyed by PCI address, with the host before it where the log is of several.
+    """
     devices = dict.fromkeys(
         (event.host, event.pci) for event in log.events if event.kind is EventKind.XID
     )
+    several = len({host for host, _ in devices}) > 1
     return {
-        pci if host is None else f"{host}/{pci}": _gpu_action(
+        f"{host}/{pci}" if several and host else pci: _gpu_action(
             [event for event in log.events if (event.host, event.pci) == (host, pci)]
         )
         for host, pci in devices
