@@ -51,7 +51,7 @@ class GpuEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A code on a device. `pci` is as the driver prints it: no function for Xid, one for SXid.
 
     `count` is a lower bound, since the driver limits its rate. `first_time` and `last_time` are
-    the log's own stamps. The fields from `pid` on are those of the first line that had them;
+    the log's own stamps. The fields from `pid` on are those of the first line;
     `recovery_action` is the last one. `ended` says that the driver has since recovered the GPU.
     """
 
