@@ -249,6 +249,17 @@ def test_cluster_is_overused() -> None:
     assert "nvidia.com/gpu" in finding_of(report, GANG).title
 
 
+def test_namespace_quota_is_used_up() -> None:
+    pending = group("Pending")
+    message = (
+        "resource quota insufficient, requested: map[requests.nvidia.com/gpu:{{12 0} {<nil>} 12 "
+        "DecimalSI}], used: map[requests.nvidia.com/gpu:{{8 0}}], limited: map[]"
+    )
+    report = ask(waiting(), pending, told(pending, message), queue(), *nodes(8, 8))
+    assert report.roots == ("resourcequota-exceeded",)
+    assert "requests.nvidia.com/gpu" in finding_of(report, "resourcequota-exceeded").title
+
+
 @pytest.mark.parametrize("state", ["Closed", "Closing"])
 def test_closed_queue(state: str) -> None:
     report = ask(waiting(), group("Pending"), queue(state), *nodes(8, 8))

@@ -189,12 +189,14 @@ def test_admitted_workload_is_not_held() -> None:
     admitted = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
     pod = k8s.pod(
         conditions=k8s.pending("0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
-        meta={"labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        meta={"labels": {"kueue.x-k8s.io/pod-group-name": "wl"}},
         limits={"nvidia.com/gpu": "8"},
     )
     full = k8s.pod("other", node="gpu-1", phase="Running", limits={"nvidia.com/gpu": "8"})
     report = ask(pod, full, workload(*admitted), local_queue(), cluster_queue(), k8s.node())
     assert not [name for name in report.roots if name.startswith("queue-")]
+    told = finding_of(report, "queue-admitted")
+    assert "Workload/team/wl status.conditions[Admitted] True" in shown(told)
 
 
 def test_old_api_version_and_cohort_field() -> None:
@@ -443,12 +445,18 @@ def checked(state: str) -> Object:
 def test_admission_check_is_open(state: str) -> None:
     report = ask(gated(), checked(state), local_queue(), cluster_queue())
     assert report.roots == ("admission-check-pending",)
-    assert "admission check prov" in finding_of(report, "admission-check-pending").title
+    assert "waits for admission check prov" in finding_of(report, "admission-check-pending").title
 
 
 def test_admission_check_that_is_ready_is_not_the_cause() -> None:
     report = ask(gated(), checked("Ready"), local_queue(), cluster_queue())
     assert "admission-check-pending" not in report.roots
+
+
+def test_evicted_by_an_admission_check() -> None:
+    checks = [{"name": "prov", "state": "Retry", "message": "no nodes"}]
+    report = ask(*evicted("AdmissionCheck", status={"admissionChecks": checks}))
+    assert report.roots == ("admission-check-pending",)
 
 
 def test_inactive_admission_check_is_shown() -> None:
@@ -519,3 +527,4 @@ def test_gated_pod_says_nothing_about_nodes() -> None:
     assert report.verdict is Verdict.FAILING
     loud = {f.name for f in report.findings if f.severity is not Severity.INFO}
     assert loud == {"queue-exceeds-max-quota"}
+    assert "queue-admitted" not in {f.name for f in report.findings}
