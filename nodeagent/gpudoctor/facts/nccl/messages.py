@@ -225,11 +225,12 @@ class Book:
     ) -> Comm:
         """The communicator of a line: by commId, by how it was split, else by its size."""
         pointer = match["pointer"]
+        known = None if begins else process.pointers.get(pointer)
+        if known is not None:
+            return self.comms[known]
         identity = _COMM_ID.search(match["rest"])
         if identity is not None:
             key = identity[1].decode()
-        elif not begins and pointer in process.pointers:
-            key = process.pointers[pointer]
         else:
             parent = process.pointers.get(_parent(match["rest"]), "")
             split = b" ".join(_SPLIT.findall(match["rest"])[1:-1]).decode()

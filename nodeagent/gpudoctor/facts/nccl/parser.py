@@ -42,14 +42,8 @@ _DULL = frozenset(
 
 def _is_clean(text: bytes) -> bool:
     """Whether a message stands alone in its line, without anything around it."""
-    return (
-        text.isascii()
-        and b"NCCL INFO" not in text
-        and b"NCCL WARN" not in text
-        and b"\x1b" not in text
-        and b"[repeated " not in text
-        and text[-1:] > b" "
-    )
+    # A fold mark of Ray, a frame, a colour or a carriage return would stand at the end.
+    return text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text
 
 
 def _new_sieve() -> Sieve | None:
@@ -70,8 +64,7 @@ class _Name(NamedTuple):
 class Parser:
     """Takes pieces of one or more logs of one job and sums them up.
 
-    Call `open` for each source, `feed` for its bytes, and `finish` at any time: it returns
-    what is known so far, and reading may go on after it.
+    Call `open` for each source, `feed` for its bytes, `so_far` at any time, `finish` at the end.
     """
 
     def __init__(self) -> None:
@@ -110,6 +103,10 @@ class Parser:
         for start in range(0, len(chunk), _PIECE):
             self._feed(chunk[start : start + _PIECE])
 
+    def so_far(self) -> NcclLog:
+        """Return what the whole lines read so far say; reading goes on after it."""
+        return summarise(self)
+
     def finish(self) -> NcclLog:
         """Return what all the sources say so far; the open one ends here."""
         self._close()
@@ -144,24 +141,22 @@ class Parser:
     def _read(self, piece: bytes) -> None:
         """Read whole lines, the newline of the last included."""
         if self._sieve is not None and len(piece) > _SIEVED and not self._prefixed:
-            self._read_sieved(self._sieve, piece)
-            lines = piece.count(b"\n")
+            lines = self._read_sieved(self._sieve, piece)
         else:
             lines = self._read_lines(piece.split(b"\n")[:-1])
         self.lines += lines
         self._number += lines
         self._tail = (self._tail + piece[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
-    def _read_sieved(self, sieve: Sieve, piece: bytes) -> None:
+    def _read_sieved(self, sieve: Sieve, piece: bytes) -> int:
         slow = self._slow
-        numbers, starts, ends = sieve.sift(piece)
+        count, numbers, starts, ends = sieve.sift(piece)
         base = self._number + 1
         for number, start, end in zip(numbers, starts, ends, strict=True):
             line = piece[start:end]
-            if b"NCCL" in line:
-                _, mark, tail = line.partition(_CHANNEL)
-                if mark or line.partition(_INFO)[2][:8] not in _DULL:
-                    slow(base + number, line, tail)
+            if b"NCCL" in line and line.partition(_INFO)[2][:8] not in _DULL:
+                slow(base + number, line, line.partition(_CHANNEL)[2])
+        return count
 
     def _read_lines(self, lines: list[bytes]) -> int:
         if self._wrapped:
