@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
-_PIECE = 1 << 19
+_PIECE = 1 << 20
+_NOTHING: frozenset[bytes] = frozenset()
 _TAIL_BYTES = 1 << 14
 _SIEVED = 1 << 16
 """Smaller pieces are not worth the sieve."""
@@ -149,13 +150,15 @@ class Parser:
         self._tail = (self._tail + piece[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
     def _read_sieved(self, sieve: Sieve, piece: bytes) -> int:
-        slow = self._slow
+        slow, heads = self._slow, self._heads
         count, numbers, starts, ends = sieve.sift(piece)
         base = self._number + 1
         for number, start, end in zip(numbers, starts, ends, strict=True):
             line = piece[start:end]
             if b"NCCL" in line and line.partition(_INFO)[2][:8] not in _DULL:
-                slow(base + number, line, line.partition(_CHANNEL)[2])
+                head, _, tail = line.partition(_CHANNEL)
+                if not tail or tail[2:] not in heads.get(head, _NOTHING):
+                    slow(base + number, line, tail)
         return count
 
     def _read_lines(self, lines: list[bytes]) -> int:

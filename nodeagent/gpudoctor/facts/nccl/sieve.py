@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-_TABLE_BITS = 18
+_TABLE_BITS = 20
 _LONGEST_PART = 128
 _NEWLINE, _COLON, _OPEN, _CLOSE = b"\n:[]"
 _CHANNEL = int.from_bytes(b"Channel ", "little")
