@@ -196,6 +196,8 @@ class Book:
         return False
 
     def _comm_line(self, process: Process, text: bytes) -> bool:
+        if self._is_told(process, text):
+            return True
         match = _COMM.search(text)
         if match is None:
             return False
@@ -219,6 +221,21 @@ class Book:
             comm.waited[rank] = process.waited
             process.waited = None
         return True
+
+    def _is_told(self, process: Process, text: bytes) -> bool:
+        """Read a further line of a communicator that its process has begun, without a search.
+
+        Three such lines a rank and communicator are what a large log has most of that is new.
+        """
+        start = text.find(b"comm 0x") + 5
+        key = process.pointers.get(text[start : text.find(b" ", start)])
+        if key is None:
+            return False
+        comm = self.comms[key]
+        if text.endswith(b"Init COMPLETE"):
+            comm.completed.add(process.ranks[key])
+            return process.waited is None
+        return comm.nnodes is not None and b" nNodes " in text and process.waited is None
 
     def _communicator(
         self, process: Process, match: re.Match[bytes], begins: bool, nranks: int

@@ -130,11 +130,8 @@ class Parser:
                 self._rest, self._skipping = self._rest[:LONGEST], True
             return
         whole = chunk[:end]
-        whole = chunk[: end + 1]
-        if self._skipping:
-            whole = whole[whole.find(b"\n") :]
-        if self._rest:
-            whole = self._rest + whole
+        start = chunk.find(b"\n") if self._skipping else 0
+        whole = b"".join((self._rest, memoryview(chunk)[start : end + 1]))
         self._skipping = False
         self._rest = chunk[end + 1 :]
         self._read(whole)
