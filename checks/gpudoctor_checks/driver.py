@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.node.cuda_stack import Activation, CudaStack
-from gpudoctor.report import Evidence, Severity
+from gpudoctor.facts.node.kernel_log import Condition, KernelLog
+from gpudoctor.report import Certainty, Evidence, Severity, Subject
 from gpudoctor_checks.compatibility import Compatibility, judge, level_of, rule_tables
 from gpudoctor_checks.ways_out import ways_out
 
@@ -158,3 +159,54 @@ def _shown(stack: CudaStack) -> Iterator[Evidence]:
 
 def _level_note(stack: CudaStack) -> str:
     return f"offers CUDA {level_of(stack) or 'unknown'}"
+
+
+_KERNEL_SAYS = {
+    "driver-library-mismatch": (
+        "A program's driver library is {library}, the loaded kernel module {module}."
+    ),
+    "nouveau-bound": "The nouveau driver holds the GPU, so NVIDIA's cannot.",
+    "adapter-init-failed": "The driver found the GPU and could not initialise it.",
+    "needs-proprietary-kernel-module": (
+        "The open kernel modules are loaded, and the GPU is older than Turing, so that only the"
+        " proprietary ones bind it."
+    ),
+    "needs-open-kernel-module": (
+        "The proprietary kernel modules are loaded, and only the open ones bind this GPU."
+    ),
+    "gpu-dropped-by-driver": "The driver's branch has dropped this GPU; an older branch binds it.",
+    "gpu-newer-than-driver": "The driver's branch does not support this GPU.",
+    "module-signature-rejected": (
+        "The kernel refused a module because its signing key is not trusted."
+    ),
+}
+_UNNAMED = {
+    "library": "of one version", "module": "another", "driver": "of the node", "gpu": "this GPU",
+    "arch": "its architecture", "first_branch": "that knows the GPU", "last_branch": "older",
+}  # fmt: skip
+_LESS_SURE = {
+    # The kernel does not name the module; the same message may be about another vendor's GPU age.
+    "module-signature-rejected": Certainty.POSSIBLE,
+    "gpu-newer-than-driver": Certainty.LIKELY,
+}
+
+
+@CHECKS.check(KernelLog)
+def kernel_conditions(log: KernelLog) -> Iterator[Result]:
+    """The kernel or the driver said why it does not bind or serve a GPU."""
+    for said in log.conditions:
+        values = _UNNAMED | said.values
+        yield finding(
+            said.name,
+            _host(log, said),
+            _KERNEL_SAYS[said.name].format_map(values),
+            log.evidence(said.text, said.line),
+            values=values,
+            certainty=_LESS_SURE.get(said.name, Certainty.CERTAIN),
+        )
+
+
+def _host(log: KernelLog, said: Condition) -> Subject:
+    return Subject(
+        log.subject.kind, said.host or log.subject.name, log.subject.namespace, device=said.pci
+    )

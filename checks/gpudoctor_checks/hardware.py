@@ -1,5 +1,189 @@
 """GPUs, PCIe devices and the kernel log."""
 
-from gpudoctor.checking import CheckSet
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpudoctor.checking import CheckSet, Draft, Result, finding
+from gpudoctor.facts.node.kernel_log import (
+    EventKind,
+    GpuEvent,
+    KernelLog,
+    gpu_actions,
+)
+from gpudoctor.facts.node.xid import Action, XidSeverity, xid
+from gpudoctor.report import Evidence, Severity, Subject, Unknown
 
 CHECKS = CheckSet()
+
+_RECOVERY_CHANGED = 154
+_CONTAINED = 94
+_WINDOW_OF_EVIDENCE = 12
+
+# What comes on the same GPU with the first of a pair is its consequence, not another fault.
+_TAKES_IN = {
+    "gpu-uncorrectable-ecc": {"gpu-memory-repair-pending"},
+    "gpu-firmware-failure": {"gpu-needs-reset", "gpu-application-fault"},
+    "gpu-memory-repair-failed": {"gpu-memory-repair-pending", "gpu-uncorrectable-ecc"},
+}
+_LOST = "gpu-lost"
+
+
+@CHECKS.check(KernelLog)
+def gpu_codes(log: KernelLog) -> Iterator[Result]:
+    """The driver reported an Xid: one finding for each GPU and kind, follow-ups as evidence."""
+    devices = dict.fromkeys(
+        (event.host, event.pci) for event in log.events if event.kind is EventKind.XID
+    )
+    for host, pci in devices:
+        events = [
+            event
+            for event in log.events
+            if event.kind is EventKind.XID and (event.host, event.pci) == (host, pci)
+        ]
+        yield from _of_gpu(log, events)
+
+
+def _of_gpu(log: KernelLog, events: list[GpuEvent]) -> Iterator[Draft]:
+    groups: dict[str, list[GpuEvent]] = {}
+    codes = {event.code for event in events}
+    for event in events:
+        if event.follow_up_of is None or event.follow_up_of not in codes:
+            groups.setdefault(_name(event), []).append(event)
+    leaders = {
+        name: followers for name, followers in groups.items() if not _taken_in(name, set(groups))
+    }
+    for name, led in leaders.items():
+        others = [event for event in events if event not in led]
+        yield _draft(log, name, led, others if len(leaders) == 1 else _follow_ups(led, others))
+
+
+def _taken_in(name: str, present: set[str]) -> bool:
+    if name != _LOST and _LOST in present:
+        return True
+    return any(name in _TAKES_IN.get(other, ()) for other in present if other != name)
+
+
+def _follow_ups(led: list[GpuEvent], others: list[GpuEvent]) -> list[GpuEvent]:
+    roots = {event.code for event in led}
+    return [event for event in others if event.follow_up_of in roots]
+
+
+def _name(event: GpuEvent) -> str:
+    """The finding that tells about a code; a recovery action alone asks for what it says."""
+    if event.code != _RECOVERY_CHANGED:
+        return xid(event.code).finding
+    if event.action is Action.REBOOT:
+        return "gpu-needs-reboot"
+    return "gpu-xid-noted" if event.action is Action.NONE else "gpu-needs-reset"
+
+
+def _draft(log: KernelLog, name: str, led: list[GpuEvent], followers: list[GpuEvent]) -> Draft:
+    first = led[0]
+    host = first.host or log.subject.name
+    key = first.pci if first.host is None else f"{first.host}/{first.pci}"
+    uuid = log.uuids.get(first.pci)
+    detail = " ".join(_sentence(event) for event in led)
+    if all(event.ended for event in led):
+        detail += " The driver has recovered the GPU since."
+    return finding(
+        name,
+        _subject(log, first.host, first.pci),
+        detail,
+        *_evidence(log, [*led, *followers]),
+        values={
+            "device": f"{first.pci} ({uuid})" if uuid else first.pci,
+            "node": host,
+            "codes": ", ".join(str(event.code) for event in led),
+            "process": next((event.process for event in led if event.process), "the program"),
+            "action": gpu_actions(log)[key].word,
+            "link": str(first.link) if first.link is not None else "an NVLink",
+        },
+        severity=_severity(name, led),
+    )
+
+
+def _subject(log: KernelLog, host: str | None, device: str | None) -> Subject:
+    return Subject(log.subject.kind, host or log.subject.name, log.subject.namespace, device=device)
+
+
+def _sentence(event: GpuEvent) -> str:
+    known = xid(event.code)
+    if event.recovery_action is not None:
+        word = event.recovery_action.replace("_", " ").lower()
+        return f"The driver asks for: {word}."
+    times = f", {event.count} times" if event.count > 1 else ""
+    since = f" from {event.first_time} to {event.last_time}" if _spans(event) else ""
+    who = f" by {event.process} (pid {event.pid})" if event.process and event.pid else ""
+    part = f" in {event.unit}" if event.unit else ""
+    return f"Xid {event.code}{part}{times}{since}{who}: {known.meaning}; {known.advice}."
+
+
+def _spans(event: GpuEvent) -> bool:
+    return event.count > 1 and event.first_time is not None and event.first_time != event.last_time
+
+
+def _evidence(log: KernelLog, events: Iterable[GpuEvent]) -> Iterator[Evidence]:
+    for event in sorted(events, key=lambda event: event.line)[:_WINDOW_OF_EVIDENCE]:
+        note = None
+        if event.follow_up_of is not None:
+            note = f"follows Xid {event.follow_up_of}"
+        elif event.count > 1:
+            note = f"{event.count} times"
+        yield log.evidence(event.text, event.line, note)
+
+
+_MILDER_WHEN_OVER = {"gpu-uncorrectable-ecc", "gpu-needs-reset", "gpu-firmware-failure",
+                     "nvlink-error", "gpu-lost", "gpu-needs-reboot"}  # fmt: skip
+
+
+def _severity(name: str, led: list[GpuEvent]) -> Severity | None:
+    """None for the runbook's own; milder for what is over, contained or not fatal."""
+    if name in _MILDER_WHEN_OVER and all(event.ended for event in led):
+        return Severity.WARNING
+    if name == "nvlink-error" and all(event.action <= Action.CHECK_LINK_SIGNAL for event in led):
+        return Severity.WARNING
+    if name == "gpu-uncorrectable-ecc" and all(event.code == _CONTAINED for event in led):
+        return Severity.WARNING
+    return None
+
+
+@CHECKS.check(KernelLog)
+def switch_codes(log: KernelLog) -> Iterator[Result]:
+    """The NVSwitch driver reported an SXid."""
+    for event in log.events:
+        if event.kind is not EventKind.SXID:
+            continue
+        fatal = event.severity is XidSeverity.LINK
+        word = "fatal: the switch stops this link" if fatal else "not fatal: corrected or retried"
+        times = f" {event.count} times" if event.count > 1 else ""
+        yield finding(
+            "nvswitch-error",
+            _subject(log, event.host, event.pci),
+            f"SXid {event.code}{times}, {word}.",
+            log.evidence(event.text, event.line),
+            values={"device": event.pci, "code": str(event.code)},
+            severity=None if fatal else Severity.INFO,
+        )
+
+
+@CHECKS.check(KernelLog)
+def pcie_errors(log: KernelLog) -> Iterator[Result]:
+    """Advanced Error Reporting told of PCIe errors that were not corrected."""
+    for error in log.pcie_errors:
+        corrected = error.severity == "corrected"
+        yield finding(
+            "pcie-error",
+            _subject(log, error.host, error.device),
+            f"{error.count} {error.severity} PCIe errors on {error.device}.",
+            log.evidence(error.text, error.line),
+            values={"device": error.device, "severity": error.severity},
+            severity=Severity.INFO if corrected else None,
+        )
+
+
+@CHECKS.check(KernelLog)
+def beyond_memory(log: KernelLog) -> Iterator[Result]:
+    """More different codes and devices than are kept: the log is not an honest one."""
+    if log.overflow:
+        yield Unknown(f"{log.overflow} further lines of {log.source}", "too many different devices")

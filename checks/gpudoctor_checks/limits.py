@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpudoctor.checking import CheckSet, Result, finding
-from gpudoctor.facts.node.model import UNLIMITED, NodeFacts, Process
+from gpudoctor.facts.node.model import UNLIMITED, Process, WorkloadFacts
 from gpudoctor.report import Certainty, Evidence, Severity
 
 CHECKS = CheckSet()
@@ -42,7 +42,7 @@ def _why_no_ipc_lock(process: Process) -> str:
     return "CAP_IPC_LOCK is not in CapEff."
 
 
-def _uses_rdma(facts: NodeFacts) -> bool | None:
+def _uses_rdma(facts: WorkloadFacts) -> bool | None:
     """Whether the process can use RDMA; None if that was not looked at."""
     if facts.verbs is not None and any(node.name.startswith("uverbs") for node in facts.verbs):
         return True
@@ -51,8 +51,21 @@ def _uses_rdma(facts: NodeFacts) -> bool | None:
     return None if facts.hcas is None and facts.verbs is None else False
 
 
-@CHECKS.check(NodeFacts)
-def memlock(facts: NodeFacts) -> Iterator[Result]:
+def _memlock_evidence(process: Process) -> Iterator[Evidence]:
+    hard = process.memlock_hard
+    yield Evidence(
+        f"/proc/{process.pid}/limits",
+        "Max locked memory",
+        f"{process.memlock_soft} bytes",
+        None if hard is None else f"hard limit {'unlimited' if hard == UNLIMITED else hard}",
+    )
+    if process.effective is not None:
+        value = f"{process.effective:016x}"
+        yield Evidence(f"/proc/{process.pid}/status", "CapEff", value, f"uid {process.uid}")
+
+
+@CHECKS.check(WorkloadFacts)
+def memlock(facts: WorkloadFacts) -> Iterator[Result]:
     """The process may lock too little memory for RDMA, and has no right to exceed the limit."""
     process = facts.process
     if process is None or process.memlock_soft in (None, UNLIMITED) or process.ipc_lock:
@@ -64,33 +77,21 @@ def memlock(facts: NodeFacts) -> Iterator[Result]:
     if uses_rdma is False or (limit >= _ENOUGH_MEMLOCK and not used_up):
         return
     sure = uses_rdma and process.ipc_lock is False
-    hard = process.memlock_hard
     yield finding(
         "memlock-too-low",
         facts.subject,
         f"Process {process.pid} may lock {amount(limit)} of memory"
         + (f" and has pinned {amount(process.pinned)}" if used_up and process.pinned else "")
         + f"; registering RDMA buffers beyond it fails with ENOMEM. {_why_no_ipc_lock(process)}",
-        Evidence(
-            f"/proc/{process.pid}/limits",
-            "Max locked memory",
-            str(limit),
-            f"hard limit {'unlimited' if hard == UNLIMITED else hard}",
-        ),
-        Evidence(
-            f"/proc/{process.pid}/status",
-            "CapEff",
-            "unknown" if process.effective is None else f"{process.effective:016x}",
-            f"uid {process.uid}",
-        ),
+        *_memlock_evidence(process),
         values={"limit": amount(limit)},
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
         severity=None if uses_rdma else Severity.WARNING,
     )
 
 
-@CHECKS.check(NodeFacts)
-def shm(facts: NodeFacts) -> Iterator[Result]:
+@CHECKS.check(WorkloadFacts)
+def shm(facts: WorkloadFacts) -> Iterator[Result]:
     """The shared memory has the runtime's default size in a container with several GPUs."""
     process = facts.process
     if process is None or process.shm_bytes is None or process.shm_bytes > _DEFAULT_SHM:
@@ -102,8 +103,8 @@ def shm(facts: NodeFacts) -> Iterator[Result]:
     yield finding(
         "shm-too-small",
         facts.subject,
-        f"The mount at /dev/shm holds {amount(process.shm_bytes)}, the container runtime's default: NCCL's "
-        "shared-memory transport and data loader workers need more.",
+        f"The mount at /dev/shm holds {amount(process.shm_bytes)}, the runtime's default: "
+        "NCCL's shared-memory transport and data loader workers need more.",
         Evidence(f"/proc/{process.pid}/mountinfo", "shm", f"size={process.shm_bytes}"),
         values={"pod": where},
         severity=Severity.WARNING,

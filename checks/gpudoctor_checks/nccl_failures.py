@@ -179,7 +179,7 @@ def modify_qp(log: NcclLog) -> Iterator[Result]:
     """A queue pair could not be connected; the error number says which side is wrong."""
     rules = (
         (("110", "Connection timed out", "timed out"), "ib-modify-qp-timeout",
-         "the fabric does not resolve or reach the peer (rails that do not meet, a wrong GID, ARP)"),
+         "the fabric does not resolve or reach the peer (rails that do not meet, wrong GID, ARP)"),
         (("19", "No such device"), "ib-modify-qp-no-device",
          "the adapter does not belong to this pod's network namespace"),
         (("22", "Invalid argument"), "gid-index-invalid",
@@ -208,7 +208,7 @@ def modify_qp(log: NcclLog) -> Iterator[Result]:
 
 @CHECKS.check(NcclLog)
 def registration(log: NcclLog) -> Iterator[Result]:
-    """Memory cannot be registered with the adapter: no locked memory left, or GPU memory refused."""
+    """Memory cannot be registered with the adapter: no locked memory, or GPU memory refused."""
     events = log.of_kind("memory-registration", "ib-create")
     no_memory = [
         event
@@ -323,9 +323,9 @@ def imex(log: NcclLog) -> Iterator[Result]:
         yield draft(
             log,
             "imex-channel-unavailable",
-            f"{several(hosts_of(events), 'host')} belongs to a multi-node NVLink domain, but sharing"
-            " GPU memory across it is refused: no usable /dev/nvidia-caps-imex-channels in the pod,"
-            " or the IMEX daemon is not up.",
+            f"{several(hosts_of(events), 'host')} belongs to a multi-node NVLink domain, but"
+            " sharing GPU memory across it is refused: no usable /dev/nvidia-caps-imex-channels in"
+            " the pod, or the IMEX daemon is not up.",
             lines_of(events),
             hosts=hosts_of(events),
         )

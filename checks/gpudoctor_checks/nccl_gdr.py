@@ -208,7 +208,8 @@ def unexplained(log: NcclLog) -> Iterator[Result]:
         return
     nics = sorted({use.nic for use in picture.without if use.host in hosts})
     if with_gdr:
-        said = f"{several(hosts, 'host')} works without GPUDirect RDMA, {several(with_gdr, 'host')} with it"
+        others = several(with_gdr, "host")
+        said = f"{several(hosts, 'host')} works without GPUDirect RDMA, {others} with it"
         why = "the host that prints the lines lacks it, not its peer"
     else:
         said = f"On {several(hosts, 'host')} some channels use GPUDirect RDMA and some do not"

@@ -196,7 +196,7 @@ def net_forced(log: NcclLog) -> Iterator[Result]:
 
 @CHECKS.check(NcclLog)
 def socket_fallback(log: NcclLog) -> Iterator[Result]:
-    """Data goes over TCP though RDMA was there or meant to be; else that it does, as information."""
+    """Data goes over TCP though RDMA was there or meant to be; if it was not: information."""
     if not over_tcp(log):
         return
     hosts = _tcp_hosts(log)
@@ -318,8 +318,8 @@ def adapters_differ(log: NcclLog) -> Iterator[Result]:
         yield draft(
             log,
             "nccl-adapters-missing",
-            f"{several([found.host for found in fewer], 'host')} uses {len(fewer[0].devices)} adapters"
-            f" where most hosts use {usual}: the ring is as slow as its slowest host.",
+            f"{several([found.host for found in fewer], 'host')} uses {len(fewer[0].devices)}"
+            f" adapters where most hosts use {usual}: the ring is as slow as its slowest host.",
             [*(found.line for found in fewer), _example(log, usual)],
             hosts=[found.host for found in fewer],
             certainty=Certainty.LIKELY,

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.node import cpulist
-from gpudoctor.facts.node.model import NodeFacts, PciDevice, Process
+from gpudoctor.facts.node.model import NodeFacts, PciDevice, Process, WorkloadFacts
 from gpudoctor.report import Evidence, Unknown
 from gpudoctor_checks.pcie import on
 
 CHECKS = CheckSet()
 
 
-def _local(facts: NodeFacts, gpu: PciDevice) -> frozenset[int] | None:
+def _local(facts: WorkloadFacts, gpu: PciDevice) -> frozenset[int] | None:
     """Return the CPUs near to a GPU: its own list, else those of its NUMA node."""
     if gpu.cpus:
         return gpu.cpus
@@ -29,8 +29,8 @@ def _names(gpus: list[PciDevice]) -> str:
     return ", ".join(gpu.address for gpu in gpus)
 
 
-@CHECKS.check(NodeFacts)
-def cpus(facts: NodeFacts) -> Iterator[Result]:
+@CHECKS.check(WorkloadFacts)
+def cpus(facts: WorkloadFacts) -> Iterator[Result]:
     """The process may use no CPU near to one of its GPUs."""
     process = facts.process
     if process is None or process.cpus is None:
@@ -71,8 +71,8 @@ def cpus(facts: NodeFacts) -> Iterator[Result]:
     )
 
 
-@CHECKS.check(NodeFacts)
-def memory(facts: NodeFacts) -> Iterator[Result]:
+@CHECKS.check(WorkloadFacts)
+def memory(facts: WorkloadFacts) -> Iterator[Result]:
     """The process may not allocate memory on the NUMA node of one of its GPUs."""
     process = facts.process
     if process is None or process.memory_nodes is None:
@@ -100,8 +100,8 @@ def memory(facts: NodeFacts) -> Iterator[Result]:
         )
 
 
-@CHECKS.check(NodeFacts)
-def pinning(facts: NodeFacts) -> Iterator[Result]:
+@CHECKS.check(WorkloadFacts)
+def pinning(facts: WorkloadFacts) -> Iterator[Result]:
     """The process may use all CPUs of a machine with several nodes, or too few for its GPUs."""
     process = facts.process
     if process is None or process.cpus is None or not facts.own_gpus:

@@ -96,8 +96,12 @@ def test_same_answer_from_json_yaml_archive_and_standard_input(tmp_path: Path) -
         report = answer("--pod", "llm/ddp-0", "--from", write(tmp_path / name, content))
         names[name] = [finding["id"] for finding in report["findings"]]
     assert len({tuple(found) for found in names.values()}) == 1
-    piped = run(
-        "--pod", "llm/ddp-0", "--from", "-", "-o", "json", stdin=dumps["list.yaml"].encode()
+    command = [sys.executable, "-m", "gpudoctor", "check", "--pod", "llm/ddp-0", "-o", "json"]
+    piped = subprocess.run(
+        [*command, "--from", "-"],
+        input=dumps["list.yaml"].encode(),
+        capture_output=True,
+        check=False,
     )
     assert [f["id"] for f in json.loads(piped.stdout)["findings"]] == names["list.json"]
 

@@ -76,6 +76,12 @@ def test_an_answer_without_finding(verdict: Verdict, says: str) -> None:
     assert says in seen
 
 
+def test_pods_that_are_well_are_counted() -> None:
+    report = reports.plain(Verdict.HEALTHY, "all GPU pods", "Pods")
+    counted = msgspec.structs.replace(report, facts={"pods": {"seen": 12, "shown": 0}})
+    assert "12 pods read, 12 of them are well.\n" in rendered(counted)
+
+
 def hostile(value: str) -> Report:
     report = reports.two_causes()
     bad = msgspec.structs.replace(

@@ -30,7 +30,7 @@ def command(
 
     Reads standard input without FILE. Several files are explained one by one.
     """
-    if not files and sys.stdin.isatty():
+    if not files and sys.stdin is not None and sys.stdin.isatty():
         click.echo("gpudoctor: paste the text, then press Ctrl-D", err=True)
     checks = registry.load()
     reports = []

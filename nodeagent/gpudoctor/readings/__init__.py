@@ -14,25 +14,37 @@ import msgspec
 
 from gpudoctor import diagnosis
 from gpudoctor.catalogue import Entry
+from gpudoctor.checking import Draft
 from gpudoctor.errors import InputError
 from gpudoctor.registry import Registry
 from gpudoctor.report import Report, ReportSubject, Unknown
 from gpudoctor.sources.text import TextInput, as_utf8
 
 _MODULES: dict[str, str] = {
+    "kernel-log": "gpudoctor.readings.kernel_log",
+    "runtime-error": "gpudoctor.readings.runtime_errors",
     "topology": "gpudoctor.readings.topology",
+    "nccl": "gpudoctor.readings.nccl_log",
+    "nccl-tests": "gpudoctor.readings.nccl_tests",
+    "ib-write-bw": "gpudoctor.readings.ib_write_bw",
+    "rdma": "gpudoctor.readings.node_tools:RDMA",
+    "limits": "gpudoctor.readings.node_tools:LIMITS",
+    "cpus": "gpudoctor.readings.node_tools:CPUS",
+    "interfaces": "gpudoctor.readings.node_tools:INTERFACES",
+    "lspci": "gpudoctor.readings.node_tools:LSPCI",
+    "hwloc": "gpudoctor.readings.node_tools:HWLOC",
     "kubectl-describe": "gpudoctor.readings.kubectl_describe",
     "kubectl-events": "gpudoctor.readings.kubectl_events",
     "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",
 }
-"""Format name -> module with its FORMAT; the names are the values of `--kind`."""
+"""Format name -> module with its FORMAT, or `module:NAME`; the names are the values of `--kind`."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What one input says: facts for the checks, and `published` for the report's `facts`.
 
     `needed_unknown` says that a fact which the verdict needs could not be read.
-    `is_complete(kind)` and `otherwise` are as in `diagnosis.diagnose`. `children` are the
+    `is_complete(kind)`, `otherwise` and `kept` are as in `diagnosis.diagnose`. `children` are the
     members of what the reading is about: the pods of a job, the nodes of a dump.
     """
 
@@ -46,6 +58,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     needed_unknown: bool = False
     starting: bool = False
     is_complete: Callable[[str], bool] = lambda _kind: False
+    kept: Callable[[Draft, Entry], bool] = lambda _draft, _entry: True
 
 
 class Format(msgspec.Struct, frozen=True):
@@ -63,7 +76,8 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Format:
     """Return the format of that name."""
-    found = importlib.import_module(_MODULES[name]).FORMAT
+    module, _, attribute = _MODULES[name].partition(":")
+    found = getattr(importlib.import_module(module), attribute or "FORMAT")
     assert isinstance(found, Format)
     return found
 
@@ -81,6 +95,7 @@ def judge(
         is_complete=reading.is_complete,
         unknown=reading.unknown,
         selected=selected,
+        kept=reading.kept,
     )
     return diagnosis.report(
         found,

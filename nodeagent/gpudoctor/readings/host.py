@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
-from gpudoctor.facts.node import cpulist, machine
-from gpudoctor.facts.node.model import NodeFacts
+import msgspec
+
+from gpudoctor.facts.node import containers, cpulist, machine
+from gpudoctor.facts.node.containers import Container
+from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.readings import Reading
 from gpudoctor.report import ReportSubject, Subject, Unknown
 from gpudoctor.sources.bundle import Bundle, HostRecording
+from gpudoctor.sources.host import Host
+from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
+from gpudoctor.sources.host.recorder import Recorder
 
 LOCAL = "local"
+PROGRAMS = ("nvidia-smi topo -m",)
+"""The only program that a live check starts, where there are GPUs: sysfs does not show NVLink."""
 
 
 def read_recorded(bundle: Bundle) -> Reading:
@@ -36,15 +46,40 @@ def _recorded(name: str, recording: HostRecording, bundle: Bundle) -> Reading:
     later = None
     if recording.tree_later:
         later = RecordedHost(recording.tree | recording.tree_later, roots)
-    facts = machine.read(host, _subject(name), later)
-    return _reading(facts, bundle.now)
+    return read(Recorder(host), name, bundle.now, later)
 
 
-def _subject(name: str) -> Subject:
-    return Subject("Host" if name == LOCAL else "Node", name)
+def read_live(host_root: str | None = None) -> Reading:
+    """Read this host or container, or the host whose root is mounted at `host_root`."""
+    with LiveHost(host_root, programs=PROGRAMS) as live:
+        return read(Recorder(live), LOCAL, now())
 
 
-def _reading(facts: NodeFacts, observed_at: str | None) -> Reading:
+def now() -> str:
+    """Return the time as reports and bundles write it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read(
+    recorder: Recorder, name: str, observed_at: str | None, later: Host | None = None
+) -> Reading:
+    """Read a host and the containers on it through a recorder.
+
+    The recorder also knows what hung and what was refused. `later` is a second observation, for
+    the growth of counters.
+    """
+    subject = Subject("Host" if name == LOCAL else "Node", name)
+    facts = machine.read(recorder, subject, later)
+    children = tuple(
+        _container(container, workload, observed_at)
+        for container in containers.find(recorder)
+        if (workload := containers.workload(recorder, container, facts)) is not None
+    )
+    facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
+    return _host(facts, children, observed_at)
+
+
+def _host(facts: NodeFacts, children: tuple[Reading, ...], observed_at: str | None) -> Reading:
     parts: tuple[object, ...] = (facts,)
     published: dict[str, Any] = {"host": published_facts(facts)}
     if facts.topology is not None:
@@ -54,9 +89,39 @@ def _reading(facts: NodeFacts, observed_at: str | None) -> Reading:
     return Reading(
         subject=ReportSubject(facts.subject.kind, facts.subject.name),
         facts=parts,
+        children=children,
         published=published,
         observed_at=observed_at,
         unknown=unknown,
+        needed_unknown=bool(unknown),
+    )
+
+
+def _container(container: Container, workload: WorkloadFacts, observed_at: str | None) -> Reading:
+    unknown = []
+    if workload.given is None:
+        why = f"/proc/{container.pid}/root needs CAP_SYS_PTRACE"
+        unknown.append(Unknown("GPUs of this container", why))
+    return Reading(
+        subject=ReportSubject("Container", workload.subject.name),
+        facts=(workload,),
+        published={
+            "container": {
+                "id": container.container_id,
+                "pod_uid": container.pod_uid,
+                "pid": int(container.pid),
+                "gpus": None if workload.given is None else list(workload.given),
+                "rdma_devices": [
+                    hca.name
+                    for hca in workload.hcas or ()
+                    if hca.uverbs in {node.name for node in workload.verbs or ()}
+                ],
+                "libraries": container.libraries,
+                **process_facts(workload),
+            }
+        },
+        observed_at=observed_at,
+        unknown=tuple(unknown),
         needed_unknown=bool(unknown),
     )
 
@@ -74,24 +139,30 @@ def _unknown(facts: NodeFacts) -> list[Unknown]:
     return missing
 
 
-def published_facts(facts: NodeFacts) -> dict[str, Any]:
-    """Return what a report says of a host under `facts.host`."""
+def process_facts(facts: WorkloadFacts) -> dict[str, Any]:
+    """Return what a report says of the process that was looked at."""
     process = facts.process
     cpus = process.cpus if process is not None else None
-    hcas = facts.hcas or ()
-    active = [port for hca in hcas for port in hca.ports if port.is_active and port.rate]
-    rates = sorted({port.rate for port in active if port.rate}, reverse=True)
     return {
-        "gpus": {gpu.address: {"numa": gpu.numa} for gpu in facts.gpus},
         "gpu_numa": sorted({gpu.numa for gpu in facts.own_gpus if gpu.numa is not None}),
         "pod_cpu_numa": sorted(node.number for node in facts.numa if cpus and node.cpus & cpus),
         "cpus": None if cpus is None else cpulist.render(cpus),
         "memlock_soft_bytes": process.memlock_soft if process is not None else None,
         "cap_ipc_lock": process.ipc_lock if process is not None else None,
         "shm_bytes": process.shm_bytes if process is not None else None,
+    }
+
+
+def published_facts(facts: NodeFacts) -> dict[str, Any]:
+    """Return what a report says of a host under `facts.host`."""
+    hcas = facts.hcas or ()
+    rates = Counter(port.rate for hca in hcas for port in hca.ports if port.is_active and port.rate)
+    return {
+        **process_facts(facts),
+        "gpus": {gpu.address: {"numa": gpu.numa} for gpu in facts.gpus},
         "rdma_devices": [hca.name for hca in hcas],
         "active_ports_by_rate": {
-            f"{rate:g}": sum(1 for port in active if port.rate == rate) for rate in rates
+            f"{rate:g}": count for rate, count in sorted(rates.items(), reverse=True)
         },
         "roce_v2_ipv4_gid_index": {
             hca.name: index

@@ -18,6 +18,7 @@ from gpudoctor.facts.kubernetes import (
     labels,
     node_situation,
     placement,
+    pod_errors,
     queues,
     resources,
     sharing,
@@ -117,8 +118,14 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     queue = queues.read(cluster, found)
     if queue is not None and queue.kueue is not None:
         found = msgspec.structs.replace(found, admitted_by=_admission(queue.kueue.workload))
-    others = (queue, sharing.read(cluster, found), dra.read(cluster, found))
-    parts = [found, found.nccl, *others]
+    parts = (
+        found,
+        found.nccl,
+        pod_errors.read(found, logs),
+        queue,
+        sharing.read(cluster, found),
+        dra.read(cluster, found),
+    )
     unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
     return Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),

@@ -68,6 +68,7 @@ def render(
     """
     paper = Paper(stream, color=color, width=width)
     _headline(paper, report)
+    _count(paper, report)
     _body(paper, report)
     if report.children:
         _children(paper, report)
@@ -81,6 +82,13 @@ def _headline(paper: Paper, report: Report) -> None:
         first=paper.style(verdict, "bold", _VERDICT_COLOR[report.verdict]) + "  ",
         rest=" " * (len(verdict) + 2),
     )
+
+
+def _count(paper: Paper, report: Report) -> None:
+    """Say how many pods were looked at where only those that are not well are listed."""
+    pods = report.facts.get("pods")
+    if isinstance(pods, dict) and pods.get("seen", 0) > pods.get("shown", 0):
+        paper.text(f"{pods['seen']} pods read, {pods['seen'] - pods['shown']} of them are well.")
 
 
 def _time(moment: str) -> str:
@@ -237,7 +245,9 @@ def _group(paper: Paper, verdict: Verdict, members: Sequence[Report]) -> None:
         causes = f" with {', '.join(first.roots)}" if first.roots else ""
         line = f"{len(members)}{causes}: {names}"
     elif first.root_ids:
-        line = f"{names}: {one_line(first.finding(first.root_ids[0]).title)}"
+        others = len(first.root_ids) - 1
+        more = f" (and {others} more)" if others else ""
+        line = f"{names}: {one_line(first.finding(first.root_ids[0]).title)}{more}"
     elif verdict is Verdict.UNKNOWN and first.unknown:
         line = f"{names}: {one_line(f'{first.unknown[0].what}: {first.unknown[0].why}')}"
     else:

@@ -6,6 +6,8 @@ import codecs
 import gzip
 import io
 import sys
+import zlib
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +16,8 @@ from gpudoctor.errors import InputError
 STDIN = "-"
 HEAD_BYTES = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_UNREADABLE = (OSError, EOFError, zlib.error)
 _CHUNK_BYTES = 1 << 20
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -52,17 +56,27 @@ class TextInput:
 
     def __init__(self, name: str, stream: io.RawIOBase) -> None:
         self.name = "standard input" if name == STDIN else name
-        self._plain = io.BufferedReader(stream, HEAD_BYTES)
+        self._plain: io.BufferedReader[Any] = io.BufferedReader(stream, HEAD_BYTES)
         try:
-            is_packed = self._plain.peek(2)[:2] == _GZIP_MAGIC
-            whole: io.BufferedIOBase
-            whole = gzip.GzipFile(fileobj=self._plain) if is_packed else self._plain
-            # Read, not peeked: the first piece that comes out of a pipe may be a single line.
-            self.head = whole.read(HEAD_BYTES)
-        except (OSError, EOFError) as error:
+            self._stream: io.BufferedReader[Any] = _unpacked(self._plain)
+        except _UNREADABLE as error:
             self._plain.close()
-            raise InputError(f"{self.name}: cannot be read: {error}") from error
-        self._stream = io.BufferedReader(_Replayed(self.head, whole), _CHUNK_BYTES)
+            raise self._unreadable(error) from error
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first 64 KiB, or what there is; waits for them on a pipe."""
+        try:
+            # Read, not peeked: the first piece that comes out of a pipe may be a single line.
+            head = self._stream.read(HEAD_BYTES)
+        except _UNREADABLE as error:
+            self._plain.close()
+            raise self._unreadable(error) from error
+        self._stream = io.BufferedReader(_Replayed(head, self._stream), _CHUNK_BYTES)
+        return head
+
+    def _unreadable(self, error: Exception) -> InputError:
+        return InputError(f"{self.name}: cannot be read: {error}")
 
     def __enter__(self) -> TextInput:
         return self
@@ -83,17 +97,43 @@ class TextInput:
         """Read the whole input; InputError says why it cannot be read."""
         try:
             return self._stream.read()
-        except (OSError, EOFError) as error:
-            raise InputError(f"{self.name}: cannot be read: {error}") from error
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+
+    def read_some(self, size: int) -> bytes:
+        """Read up to `size` bytes as soon as there are any, b"" at the end.
+
+        A compressed input that is cut short ends where it was cut.
+        """
+        try:
+            return self._stream.read1(size)
+        except EOFError:
+            return b""
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
 
     def text(self) -> str:
         """Read the whole input as text; what is not UTF-8, or what its mark says, is U+FFFD."""
         return as_utf8(self.read()).decode()
 
 
+def _unpacked(plain: io.BufferedReader[Any]) -> io.BufferedReader[Any]:
+    """The stream itself, or the decompressed one of gzip or zstd."""
+    magic = plain.peek(len(_ZSTD_MAGIC))
+    if magic.startswith(_GZIP_MAGIC):
+        return io.BufferedReader(gzip.GzipFile(fileobj=plain), HEAD_BYTES)
+    if magic.startswith(_ZSTD_MAGIC):
+        from backports.zstd import ZstdFile  # imported late: few inputs need it
+
+        return io.BufferedReader(ZstdFile(plain), HEAD_BYTES)
+    return plain
+
+
 def open_input(name: str) -> TextInput:
     """Open a path, or standard input for `-`; InputError says why not."""
     if name == STDIN:
+        if sys.stdin is None:
+            raise InputError("standard input is closed; name a file")
         return TextInput(name, io.FileIO(sys.stdin.fileno(), closefd=False))
     try:
         return TextInput(name, Path(name).open("rb", buffering=0))

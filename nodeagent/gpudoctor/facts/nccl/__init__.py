@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 
 def parse(chunks: Iterable[bytes], source: str = "log") -> NcclLog:
     """Read one log, given in pieces cut anywhere; any bytes are accepted."""
-    from gpudoctor.facts.nccl.parser import (
-        Parser,  # imported late: check modules import this package
-    )
+    # Imported late, because check modules import this package.
+    from gpudoctor.facts.nccl.parser import Parser
 
     parser = Parser()
     parser.open(source)

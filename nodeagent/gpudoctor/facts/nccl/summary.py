@@ -65,7 +65,9 @@ def summarise(parser: Parser) -> NcclLog:
         chosen=_chosen(book.processes),
         net=net,
         hca_gdr=tuple(book.hca_gdr.values()),
-        distances=tuple(_distance(fact, process, book) for fact, process in book.distances.values()),
+        distances=tuple(
+            _distance(fact, process, book) for fact, process in book.distances.values()
+        ),
         events=tuple(_event(occurrence, largest) for occurrence in book.events.values()),
         failed=tuple((p.host, p.failed) for p in book.processes if p.failed is not None)[:_KEPT],
         work=parser.work.found(),

@@ -28,6 +28,7 @@ def _symptom(kind: str, needle: bytes, pattern: bytes = b"", *splits: str) -> Sy
     return Symptom(kind, needle, re.compile(pattern) if pattern else None, splits)
 
 
+_ERROR = rb"(?: with error (?:(?P<errno>\d+) )?(?P<text>.+))?"
 _PEER = rb"(?:from peer (?P<peer>[^ <]+)(?:<\d+>)?)?"
 _STATUS = (
     rb"Got completion " + _PEER + rb" ?with (?:error |status=)(?:[A-Z_]+\()?(?P<status>\d+)\)?"
@@ -48,7 +49,7 @@ _MODIFY = (
 SYMPTOMS: tuple[Symptom, ...] = (
     # RDMA devices and memory
     _symptom("ibv-open", b"Call to ibv_open_device failed"),
-    _symptom("ib-open", b"Unable to open device", rb"Unable to open device (?P<device>\S+)", "device"),
+    _symptom("ib-open", b"Unable to open device", rb"open device (?P<device>\S+)", "device"),
     _symptom("ib-library", b"Failed to open libibverbs.so"),
     _symptom("ib-none", b"NET/IB : No device found"),
     _symptom("ib-none", b"NET/IB: No device found"),
@@ -56,13 +57,13 @@ SYMPTOMS: tuple[Symptom, ...] = (
     _symptom(
         "memory-registration",
         b"Call to ibv_reg_",
-        rb"Call to (?P<call>ibv_reg_\w+) failed(?: with error (?:(?P<errno>\d+) )?(?P<text>.+))?",
+        rb"Call to (?P<call>ibv_reg_\w+) failed" + _ERROR,
         "text",
     ),
     _symptom(
         "ib-create",
         b"Call to ibv_create_",
-        rb"Call to (?P<call>ibv_create_\w+) failed(?: with error (?:(?P<errno>\d+) )?(?P<text>.+))?",
+        rb"Call to (?P<call>ibv_create_\w+) failed" + _ERROR,
         "text",
     ),
     _symptom("modify-qp", b"ibv_modify_qp failed", _MODIFY, "text"),
@@ -99,7 +100,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     _symptom("ifname-family", b"is neither AF_INET"),
     _symptom("topology-file", b"Attribute arch of node cpu not found"),
     _symptom("tcpx-timeout", b"rx ctrl timeout cnt"),
-    _symptom("fastrak-env", b"mismatch recommended: NCCL_", rb"recommended: (?P<variable>NCCL_\w+)"),
+    _symptom("fastrak-env", b"mismatch recommended: NCCL_", rb": (?P<variable>NCCL_\w+)"),
     # Sockets
     _symptom(
         "connect-gave-up",
@@ -164,7 +165,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         b"creating shared memory segment",
         rb"segment (?P<segment>\S+) \(size (?P<bytes>\d+)\)(?P<text>.*)",
     ),
-    _symptom("gpu-memory", b"Cuda failure", rb"Cuda failure (?:2 )?'?out of memory|Cuda failure 2\b"),
+    _symptom("gpu-memory", b"Cuda failure", rb"failure (?:2 )?'?out of memory|failure 2\b"),
     _symptom("gpu-memory", b"Failed to CUDA calloc"),
     _symptom(
         "cuda",

@@ -73,20 +73,22 @@ class Watchdog:
         milliseconds: int | None = None,
     ) -> None:
         key = (group, rank)
-        old = self._found.get(key)
-        if old is None and len(self._found) >= _GROUPS_LIMIT:
-            return
         if at_work is not None and enqueued is not None and enqueued >= at_work:
             timed_out = at_work
+        old = self._found.get(key)
+        if old is None:
+            if len(self._found) >= _GROUPS_LIMIT:
+                return
+            old = WorkStatus(group, rank, None, None, None, "", None, line)
         self._found[key] = WorkStatus(
             group=group,
             rank=rank,
-            enqueued=_first(enqueued, old and old.enqueued),
-            completed=_first(completed, old and old.completed),
-            timed_out=_first(old and old.timed_out, timed_out),
-            operation=(old.operation if old else "") or operation,
-            milliseconds=_first(old and old.milliseconds, milliseconds),
-            line=old.line if old else line,
+            enqueued=_first(enqueued, old.enqueued),
+            completed=_first(completed, old.completed),
+            timed_out=_first(old.timed_out, timed_out),
+            operation=old.operation or operation,
+            milliseconds=_first(old.milliseconds, milliseconds),
+            line=old.line,
         )
 
     def found(self) -> tuple[WorkStatus, ...]:
@@ -113,7 +115,11 @@ class Watchdog:
 
 def _group(line: bytes) -> str:
     match = _GROUP.search(line)
-    return b":".join(part for part in match.groups() if part).decode("utf-8", "replace") if match else ""
+    return (
+        b":".join(part for part in match.groups() if part).decode("utf-8", "replace")
+        if match
+        else ""
+    )
 
 
 def _number(value: bytes | None) -> int | None:

@@ -43,8 +43,9 @@ def read(host: Host, subject: Subject, later: Host | None = None) -> NodeFacts:
         iommu=acs.read_iommu(host, gpus + nics),
         virtual=acs.is_virtual(host),
         driver_gpus=pci.driver_gpus(host),
+        models=pci.models(host),
         in_container=process.in_container(host),
-        topology=_topology(host, subject, gpus, hcas or (), by_address, nodes),
+        topology=_topology(host, subject, gpus, hcas or (), by_address, nodes, listed=whole),
     )
 
 
@@ -65,8 +66,11 @@ def _topology(
     hcas: tuple[Hca, ...],
     devices: dict[str, PciDevice],
     nodes: tuple[NumaNode, ...],
+    *,
+    listed: bool,
 ) -> Topology | None:
-    printed = host.run(["nvidia-smi", "topo", "-m"])
+    """Return the topology by `nvidia-smi topo -m`, else by sysfs; no GPU, no program started."""
+    printed = host.run(["nvidia-smi", "topo", "-m"]) if gpus or not listed else None
     if isinstance(printed, str):
         parsed = topology_text.parse(printed, subject)
         if parsed is not None:
@@ -81,6 +85,7 @@ def from_sysfs(
     hcas: tuple[Hca, ...],
     devices: dict[str, PciDevice],
     nodes: tuple[NumaNode, ...],
+    source: str = pci.DEVICES,
 ) -> Topology:
     """Build the topology from where PCI devices hang; NVLink cannot be seen there.
 
@@ -104,12 +109,12 @@ def from_sysfs(
                 matrix[one][other] = path
     return Topology(
         subject=subject,
-        source=pci.DEVICES,
+        source=source,
         gpus=tuple(_place(labels[gpu.address], gpu) for gpu in gpus),
         nics=tuple(names),
         matrix=matrix,
         nvlink_shown=False,
-        numa_shown=True,
+        numa_shown=any(gpu.numa is not None for gpu in gpus),
     )
 
 

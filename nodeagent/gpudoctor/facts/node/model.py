@@ -219,20 +219,18 @@ class Iommu(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One host or container. `given` are the GPU addresses that the container was allotted.
+class WorkloadFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One process with what it can use: of a container, or of the shell we were started in.
 
-    `hcas` and `verbs` are None when their directories could not be looked at; `verbs_whole` says
-    that the listing of /dev/infiniband is a whole one. `busy` are GPUs known to be in P0 or under
-    load, `idle` those known not to be. `stuck` are paths that did not answer in time.
+    `given` are the GPU addresses that it was allotted. `hcas` and `verbs` are None when their
+    directories could not be looked at; `verbs_whole` says that the listing of /dev/infiniband is
+    a whole one. `rdma_shared` says that every network namespace sees every RDMA device.
     """
 
     subject: Subject
     pci: tuple[PciDevice, ...] = ()
     pci_whole: bool = False
     given: tuple[str, ...] | None = None
-    busy: frozenset[str] = frozenset()
-    idle: frozenset[str] = frozenset()
     hcas: tuple[Hca, ...] | None = None
     verbs: tuple[VerbsNode, ...] | None = None
     verbs_whole: bool = False
@@ -240,15 +238,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     process: Process | None = None
     numa: tuple[NumaNode, ...] = ()
     cpu_policy: str | None = None
-    gpudirect: GpuDirect = GpuDirect()
-    acs: Acs = Acs()
-    iommu: Iommu = Iommu()
-    virtual: bool | None = None
-    driver_gpus: tuple[str, ...] | None = None
     in_container: bool | None = None
     topology: Topology | None = None
-    stuck: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> tuple[PciDevice, ...]:
@@ -261,3 +252,23 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         if self.given is None:
             return self.gpus
         return tuple(gpu for gpu in self.gpus if gpu.address in self.given)
+
+
+class NodeFacts(WorkloadFacts, frozen=True, kw_only=True):
+    """A machine as well as the process that looks at it.
+
+    `busy` are GPUs known to be in P0 or under load, `idle` those known not to be. `driver_gpus`
+    are the addresses of those that the driver has, `models` their names. `stuck` are paths that
+    did not answer in time, `refused` those that this user may not read.
+    """
+
+    busy: frozenset[str] = frozenset()
+    idle: frozenset[str] = frozenset()
+    gpudirect: GpuDirect = GpuDirect()
+    acs: Acs = Acs()
+    iommu: Iommu = Iommu()
+    virtual: bool | None = None
+    driver_gpus: tuple[str, ...] | None = None
+    models: dict[str, str] | None = None
+    stuck: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()

@@ -151,13 +151,28 @@ def given_gpus(host: Host) -> tuple[str, ...] | None:
     listing = host.listing("/dev")
     if not isinstance(listing, Listing) or not listing.complete:
         return None
-    minors = {name[6:] for name in listing.names if re.match(r"^nvidia\d+$", name)}
-    given = [
+    minors = frozenset(name[6:] for name in listing.names if re.match(r"^nvidia\d+$", name))
+    return with_minors(host, minors) or None
+
+
+def with_minors(host: Host, minors: frozenset[str]) -> tuple[str, ...]:
+    """Return the addresses of the GPUs whose device nodes have these minor numbers."""
+    return tuple(
         found
         for name in names(host, "/proc/driver/nvidia/gpus")
         if (found := address(name)) and _minor(host, name) in minors
-    ]
-    return tuple(given) or None
+    )
+
+
+def models(host: Host) -> dict[str, str] | None:
+    """Return address -> model name as the driver has it, None if it says none."""
+    found = {}
+    for name in names(host, "/proc/driver/nvidia/gpus"):
+        information = text(host, f"/proc/driver/nvidia/gpus/{name}/information") or ""
+        match = re.search(r"^Model:\s*(\S.*)$", information, re.MULTILINE)
+        if match and (where := address(name)):
+            found[where] = match[1].strip()
+    return found or None
 
 
 def _minor(host: Host, name: str) -> str | None:

@@ -10,7 +10,7 @@ import re
 
 from gpudoctor.facts.node import cpulist
 from gpudoctor.facts.node.model import UNLIMITED, NumaNode, Process
-from gpudoctor.sources.host import Host, Missing, names, text
+from gpudoctor.sources.host import Host, Missing, environment, names, text
 
 _MEMLOCK = re.compile(r"^Max locked memory\s+(unlimited|\d+)\s+(unlimited|\d+)", re.MULTILINE)
 _STATUS = re.compile(r"^(\w+):[ \t]*(.*?)\s*$", re.MULTILINE)
@@ -18,8 +18,6 @@ _SIZE = re.compile(r"(?:^|,)size=(\d+)([kmg%]?)")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _WHOLE_MAP = ["0", "0", "4294967295"]
 _INITS = ("systemd", "init", "launchd")
-ENVIRONMENT = ("NCCL_", "UCX_", "CUDA_", "NVIDIA_", "OMPI_", "FI_", "TORCH_NCCL_", "PMI_", "SLURM_")
-"""The only variables that are ever read: others may be secrets."""
 
 
 def workload_pid(host: Host) -> str:
@@ -109,10 +107,7 @@ def _shm(host: Host, pid: str) -> int | None:
 
 def _environment(host: Host, pid: str) -> dict[str, str] | None:
     raw = host.read_bytes(f"/proc/{pid}/environ")
-    if isinstance(raw, Missing):
-        return None
-    pairs = (entry.partition("=") for entry in raw.decode("utf-8", "replace").split("\0"))
-    return {name: value for name, _, value in pairs if name.startswith(ENVIRONMENT)}
+    return None if isinstance(raw, Missing) else environment.allowed(raw)
 
 
 def numa_nodes(host: Host) -> tuple[NumaNode, ...]:

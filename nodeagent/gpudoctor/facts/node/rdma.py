@@ -113,23 +113,26 @@ def _counters(host: Host, folder: str) -> dict[str, int]:
 
 def _gids(host: Host, folder: str) -> tuple[Gid, ...]:
     indexes = sorted(int(name) for name in names(host, f"{folder}/gids") if name.isdigit())
-    return tuple(
-        Gid(index, value, text(host, f"{folder}/gid_attrs/types/{index}"))
-        for index in indexes[:_MOST_GIDS]
-        if (value := text(host, f"{folder}/gids/{index}")) is not None
-    )
+    found = []
+    for index in indexes[:_MOST_GIDS]:
+        value = text(host, f"{folder}/gids/{index}")
+        if value is not None:
+            used = value.strip("0:") != ""
+            kind = text(host, f"{folder}/gid_attrs/types/{index}") if used else None
+            found.append(Gid(index, value, kind))
+    return tuple(found)
 
 
-def read_nodes(host: Host) -> tuple[tuple[VerbsNode, ...] | None, bool]:
+def read_nodes(host: Host, folder: str = DEV) -> tuple[tuple[VerbsNode, ...] | None, bool]:
     """Return what is under /dev/infiniband, None if nobody looked, and whether that is all."""
-    listing = host.listing(DEV)
+    listing = host.listing(folder)
     if isinstance(listing, Missing):
         return ((), True) if listing.absent else (None, False)
-    return tuple(_node(host, name) for name in listing.names), listing.complete
+    return tuple(_node(host, folder, name) for name in listing.names), listing.complete
 
 
-def _node(host: Host, name: str) -> VerbsNode:
-    device = host.device(f"{DEV}/{name}")
+def _node(host: Host, folder: str, name: str) -> VerbsNode:
+    device = host.device(f"{folder}/{name}")
     if isinstance(device, Missing):
         return VerbsNode(name, opened=None if not device.errno.startswith("EPERM") else "EPERM")
     return VerbsNode(name, device.mode, device.uid, device.gid, device.opened)

@@ -1,0 +1,145 @@
+"""What the runtime, the toolkit, NVML or CUDA said themselves: one finding for each cause named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gpudoctor.checking import CheckSet, Result, finding
+from gpudoctor.facts.node.runtime_errors import ErrorLines
+from gpudoctor.report import Certainty, Severity
+
+CHECKS = CheckSet()
+
+
+class _Meaning(msgspec.Struct, frozen=True):
+    """What a line of this name shows, and how far it proves it."""
+
+    detail: str
+    certainty: Certainty = Certainty.CERTAIN
+    severity: Severity | None = None
+
+
+_MEANINGS = {
+    "image-requirement-unsatisfied": _Meaning(
+        "The container toolkit compared the image's NVIDIA_REQUIRE_* with driver and GPU and"
+        " refuses to start the container."
+    ),
+    "driver-library-mismatch": _Meaning(
+        "The driver's libraries are of another release than the kernel module that is loaded."
+    ),
+    "fabric-manager-version-mismatch": _Meaning(
+        "The fabric manager refuses to run: its release is not exactly the driver's."
+    ),
+    "fabric-not-ready": _Meaning(
+        "CUDA waits for the NVLink fabric (error 802): the fabric manager has not set it up."
+    ),
+    "libcuda-kernel-mismatch": _Meaning(
+        "The libcuda that the program found does not fit the loaded kernel module."
+    ),
+    "compat-not-supported-on-gpu": _Meaning(
+        "The image's cuda-compat library is in use on a GPU that forward compatibility does not"
+        " cover (error 804)."
+    ),
+    "ptx-newer-than-driver": _Meaning(
+        "The driver's compiler is older than the PTX it was given (error 222)."
+    ),
+    "minor-version-compat-limits": _Meaning(
+        "The program made a driver call that this older driver does not have (error 36).",
+        severity=Severity.ERROR,
+    ),
+    "driver-too-old": _Meaning(
+        "CUDA compared the driver's level with its own and refuses (error 35)."
+    ),
+    "no-code-for-gpu": _Meaning(
+        "CUDA found neither machine code nor usable PTX for this GPU in the program (error 209)."
+    ),
+    "cgroup-device-access-lost": _Meaning(
+        "NVML cannot open the devices. In a container that worked before, the runtime's device"
+        " rules were rewritten, usually by a systemd daemon-reload.",
+        certainty=Certainty.LIKELY,
+    ),
+    "host-driver-libs-missing": _Meaning(
+        "The container toolkit does not find the driver's libraries on the host, or below the"
+        " driver root that it was given."
+    ),
+    "driver-not-loaded": _Meaning("The library is there and finds no kernel module to talk to."),
+    "driver-not-usable": _Meaning(
+        "The toolkit's own call into the driver failed or timed out: the module is loaded and does"
+        " not answer, or may not be used."
+    ),
+    "runtime-handler-missing": _Meaning(
+        "The pod's RuntimeClass names a handler that the container runtime does not have."
+    ),
+    "cdi-device-not-in-spec": _Meaning(
+        "The runtime was asked for a CDI device by a name that no CDI spec on the node has."
+    ),
+    "toolkit-not-installed": _Meaning(
+        "The container engine has no NVIDIA hook: the toolkit is absent or not configured."
+    ),
+    "inotify-limit": _Meaning("The process may not open another inotify instance or watch."),
+    "gpu-lost": _Meaning("The driver no longer reaches the GPU."),
+    "driver-libs-not-injected": _Meaning(
+        "The driver's libraries are not in the container: it was started without the NVIDIA"
+        " runtime, without a GPU, or without the driver capability it needs."
+    ),
+    "module-signature-rejected": _Meaning(
+        "The kernel refuses the driver's module because its signing key is not trusted."
+    ),
+    "nouveau-bound": _Meaning("The nouveau driver holds the GPU, so NVIDIA's cannot."),
+    "gpu-uncorrectable-ecc": _Meaning(
+        "CUDA stopped the program because GPU memory returned wrong data (error 214)."
+    ),
+    "nvlink-error": _Meaning(
+        "CUDA stopped the program because of an NVLink error (error 220)."
+    ),
+    "gpu-busy": _Meaning(
+        "The GPU refuses another process (error 46): compute mode, a process that is stuck on it,"
+        " or an Xid before.",
+    ),
+    "no-devices": _Meaning("The driver answers and has no GPU to offer.", Certainty.LIKELY),
+    "device-ordinal-invalid": _Meaning(
+        "The program asked for a GPU number that the container does not have (error 101)."
+    ),
+    "gpu-application-fault": _Meaning(
+        "A kernel of the program did something illegal; the program itself is the first suspect.",
+        certainty=Certainty.LIKELY,
+        severity=Severity.ERROR,
+    ),
+    "cuda-unknown-error": _Meaning(
+        "CUDA could not start and does not know why: mostly /dev/nvidia-uvm is absent or closed to"
+        " the container, or the process forked after CUDA was initialised.",
+        certainty=Certainty.LIKELY,
+    ),
+}  # fmt: skip
+
+_WORDS = {
+    "driver": "of the node",
+    "cuda": "of the image",
+    "wanted": "another driver",
+    "node": "the node",
+    "device": "of the node",
+    "library": "libnvidia-ml.so",
+    "level": "older",
+    "handler": "of that name",
+    "codes": "not known",
+    "process": "the program",
+}
+
+
+@CHECKS.check(ErrorLines)
+def named_by_its_error(lines: ErrorLines) -> Iterator[Result]:
+    """A line of the text is the known message of a known cause."""
+    for error, evidence in lines.errors:
+        meaning = _MEANINGS[error.name]
+        yield finding(
+            error.name,
+            lines.subject,
+            meaning.detail,
+            evidence,
+            values=_WORDS | error.values,
+            certainty=meaning.certainty,
+            severity=meaning.severity,
+            related=lines.related,
+        )

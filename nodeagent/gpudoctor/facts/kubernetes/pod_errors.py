@@ -1,0 +1,86 @@
+"""Errors of the runtime, the toolkit and CUDA in what a pod's status, events and logs quote.
+
+A line in the log of a container that runs well may be long overcome; it counts only where the
+container has ended badly or is not ready, or where the error cannot be overcome in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpudoctor.facts.kubernetes.components import troubles
+from gpudoctor.facts.kubernetes.situation import PREVIOUS, PodSituation
+from gpudoctor.facts.node.runtime_errors import ErrorLines, RecognisedError
+from gpudoctor.report import Evidence
+
+_LASTING = frozenset({"cgroup-device-access-lost", "driver-library-mismatch", "gpu-lost"})
+_FAILURE_REASONS = frozenset(
+    {
+        "Failed",
+        "FailedCreatePodSandBox",
+        "FailedCreatePodContainer",
+        "FailedMount",
+        "UnexpectedAdmissionError",
+        "BackOff",
+        "InspectFailed",
+    }
+)
+_MAX_LOG_LINES = 200_000
+
+
+def read(situation: PodSituation, logs: dict[str, str]) -> ErrorLines | None:
+    """Return the recognised errors of the pod, None if there is none."""
+    found = tuple(_errors(situation, logs))
+    if not found:
+        return None
+    return ErrorLines(
+        subject=situation.subject,
+        errors=tuple(_unique(found)),
+        related=(situation.node.subject,) if situation.node else (),
+    )
+
+
+def _unique(
+    found: tuple[tuple[RecognisedError, Evidence], ...],
+) -> Iterator[tuple[RecognisedError, Evidence]]:
+    """One occurrence of a name from each kind of place: the status, the events, the log."""
+    seen: set[tuple[str, str]] = set()
+    for error, evidence in found:
+        place = evidence.object.partition("/")[0].partition(" ")[0]
+        if (error.name, place) not in seen:
+            seen.add((error.name, place))
+            yield error, evidence
+
+
+def _errors(
+    situation: PodSituation, logs: dict[str, str]
+) -> Iterator[tuple[RecognisedError, Evidence]]:
+    from gpudoctor.facts.node.runtime_error_lines import recognise_all
+
+    for evidence in _quotes(situation):
+        for _, error in recognise_all((evidence.value or "").splitlines()):
+            yield error, evidence
+    failing = {trouble.container for trouble in troubles(situation.pod)}
+    for container in situation.pod.containers:
+        status = situation.pod.status_of(container.name)
+        well = container.name not in failing and (status is None or status.ready)
+        for suffix in (PREVIOUS, ""):
+            key = f"{situation.pod.meta.short}/{container.name}{suffix}"
+            lines = logs.get(key, "").splitlines()[-_MAX_LOG_LINES:]
+            for number, error in recognise_all(lines):
+                if not well or error.name in _LASTING:
+                    yield error, Evidence(f"log {key}", f"line {number}", error.text)
+
+
+def _quotes(situation: PodSituation) -> Iterator[Evidence]:
+    """Messages of the status and of events that still hold."""
+    pod = situation.pod
+    if pod.message:
+        yield Evidence(pod.meta.path, f"status.message ({pod.reason})", pod.message)
+    for trouble in troubles(pod):
+        if trouble.message:
+            yield Evidence(pod.meta.path, f"{trouble.field} ({trouble.reason})", trouble.message)
+    running = all(status.ready for status in pod.statuses) and bool(pod.statuses)
+    for event in situation.events:
+        if event.type == "Warning" and event.reason in _FAILURE_REASONS and not running:
+            yield Evidence(event.path, f"{event.reason} (x{event.count})", event.message)

@@ -1,0 +1,242 @@
+"""One line of a kernel log: what stands before the message, and the driver's messages.
+
+Prefixes known: dmesg (plain, -T, -d, -e, -x, -r, --time-format iso, colour), /dev/kmsg, journald
+(short, short-monotonic, short-unix, iso, json, verbose), syslog of RFC 3164 and 5424. A message
+counts only where nothing but such a prefix stands before it, so that a program that quotes an Xid
+in its own log is not taken for the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+
+from gpudoctor.facts.node.kernel_log import RecoveryAction
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_CLOCK = (
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
+    r"|[A-Z][a-z]{2} +\d{1,2} +(?:\d{4} +)?\d\d:\d\d:\d\d(?:\.\d+)?"
+    r"|\d{9,10}\.\d{3,9}"
+)
+_PREFIX = re.compile(
+    r"\s*(?:<\d{1,3}>(?:1 )?\s*)?"
+    r"(?:[a-z0-9]{3,9} *:[a-z]{3,6} *: )?"
+    rf"(?:(?:[A-Z][a-z]{{2}} )?(?P<clock>{_CLOCK})\s+)?"
+    r"(?:[\w.-]+: (?=\[))?"
+    r"(?:\[(?P<stamp>[^\]]{1,48})\]\s*)?"
+    r"(?:(?:(?P<host>[\w.-]+)\s+)?kernel(?:\[\d+\])?(?::|(?: -){3})\s*)?"
+    r"(?:\[(?P<uptime>[^\]]{1,48})\]\s*)?"
+)
+_KMSG = re.compile(r"\s*\d{1,4},\d+,(?P<micros>\d+),[^;]{0,64};")
+_FIELD = re.compile(r"""\s*(?:"MESSAGE"\s*:\s*"|"msg"\s*:\s*"|MESSAGE=)""")
+_STARTS_A_MESSAGE = re.compile(
+    r"NVRM: |nvidia-nvswitch\d+: SXid|nouveau |[a-z_]+port |Loading |Lockdown: "
+)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A kernel message without its prefix; `stamped` says that there was one."""
+
+    message: str
+    time: str | None = None
+    host: str | None = None
+    stamped: bool = False
+
+
+def split_line(raw: bytes) -> Line | None:
+    """Take the prefix off a line; None where what precedes the message is not the kernel's."""
+    text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if text.startswith("{"):
+        return _journal_json(text)
+    if match := _KMSG.match(text):
+        seconds = int(match["micros"]) / 1e6
+        return Line(text[match.end() :], f"{seconds:.6f}", stamped=True)
+    if match := _FIELD.match(text):
+        return Line(text[match.end() :].rstrip('",'), stamped=True)
+    match = _PREFIX.match(text)
+    assert match is not None  # each part is optional
+    time = match["clock"] or match["stamp"] or match["uptime"]
+    return Line(
+        text[match.end() :],
+        time.strip() if time else None,
+        match["host"],
+        stamped=match.end() > 0 and not text[: match.end()].isspace(),
+    )
+
+
+def _journal_json(text: str) -> Line | None:
+    try:
+        entry = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(entry, dict):
+        return None
+    source = entry.get("_TRANSPORT") or entry.get("SYSLOG_IDENTIFIER") or "kernel"
+    message = entry.get("MESSAGE")
+    if isinstance(message, list):
+        # journald gives a message with unprintable bytes as a list of their values
+        message = "".join(chr(byte) for byte in message if isinstance(byte, int) and 0 < byte < 256)
+    if source != "kernel" or not isinstance(message, str):
+        return None
+    micros = str(entry.get("__REALTIME_TIMESTAMP", ""))
+    host = entry.get("_HOSTNAME")
+    return Line(
+        _ANSI.sub("", message).split("\n", 1)[0],
+        f"{int(micros) / 1e6:.6f}" if micros.isdecimal() and micros.isascii() else None,
+        host if isinstance(host, str) else None,
+        stamped=True,
+    )
+
+
+class XidLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed Xid line; absent parts are None."""
+
+    code: int
+    pci: str
+    gpu_instance: int | None
+    compute_instance: int | None
+    pid: int | None
+    process: str | None
+    text: str
+    caused_by: int | None
+    recovery: RecoveryAction | None
+    unit: str | None
+    fatal: bool | None
+    link: int | None
+    subcode: int | None
+
+
+_PCI = r"[0-9a-fA-F]{1,8}(?::[0-9a-fA-F]{1,4}){1,2}"
+_XID = re.compile(
+    rf"NVRM: Xid \((?:PCI:)?(?P<pci>{_PCI})(?:\.[0-9a-fA-F])?"
+    r"(?:\s+GPU-I:(?P<gi>\d{1,4}))?(?:\s+GPU-CI:(?P<ci>\d{1,4}))?\)\s*:\s*(?P<code>\d{1,6})\b"
+    r"(?:,\s*)?(?P<rest>.*)",
+    re.DOTALL,
+)
+_PROCESS = re.compile(r"pid='?(?P<pid>[^,']*)'?,\s*name='?(?P<name>[^,']*)'?(?:,\s*|\Z)")
+_CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})")
+_RECOVERY = re.compile(r"to\s+0x([0-9a-fA-F]{1,4})\s*\(([^)]*)\)")
+_NVLINK5 = re.compile(
+    r"(?P<unit>[A-Z][A-Z0-9_]+)\s+(?P<word>(?:Link )?(?:Non-?fatal|Fatal))\s+XC\d\s+i\d+\s+"
+    r"Link\s+(?P<link>-?\d+)\s+\((?P<first>0x[0-9a-fA-F]{1,16})?"
+)
+_NVLINK = re.compile(r"NVLink: (?P<word>fatal|non-?fatal)? ?.*?\blink (?P<link>\d+)")
+_SUBCODE_SHIFT, _SUBCODE_MASK = 20, 0x3F
+_RECOVERY_WORDS = {
+    "none": RecoveryAction.NONE,
+    "gpu reset required": RecoveryAction.GPU_RESET,
+    "node reboot required": RecoveryAction.NODE_REBOOT,
+    "drain p2p": RecoveryAction.DRAIN_P2P,
+    "drain and reset": RecoveryAction.DRAIN_AND_RESET,
+    "recover imex domain": RecoveryAction.RECOVER_IMEX_DOMAIN,
+}
+_RECOVERY_NUMBERS = tuple(RecoveryAction)
+_CHANGED_RECOVERY = 154
+
+
+def parse_xid(message: str) -> XidLine | None:
+    """Parse a message that is an Xid; None for any other."""
+    match = _XID.match(message)
+    if match is None:
+        return None
+    rest = match["rest"]
+    pid: int | None = None
+    process: str | None = None
+    if found := _PROCESS.match(rest):
+        pid = int(found["pid"]) if found["pid"].isdecimal() and found["pid"].isascii() else None
+        process = found["name"] if found["name"] not in ("", "<unknown>") else None
+        rest = rest[found.end() :]
+    code = int(match["code"])
+    caused = _CAUSED_BY.search(rest)
+    link = _NVLINK5.search(rest) or (_NVLINK.search(rest) if "NVLink" in rest else None)
+    parts = link.groupdict() if link else {}
+    first = parts.get("first")
+    return XidLine(
+        code=code,
+        pci=pci_address(match["pci"]),
+        gpu_instance=int(match["gi"]) if match["gi"] else None,
+        compute_instance=int(match["ci"]) if match["ci"] else None,
+        pid=pid,
+        process=process,
+        text=rest.strip(),
+        caused_by=int(caused[1]) if caused else None,
+        recovery=_recovery(rest) if code == _CHANGED_RECOVERY else None,
+        unit=parts.get("unit"),
+        fatal=_is_fatal(parts.get("word")),
+        link=int(parts["link"]) if link else None,
+        subcode=(int(first, 16) >> _SUBCODE_SHIFT) & _SUBCODE_MASK if first else None,
+    )
+
+
+def _is_fatal(word: str | None) -> bool | None:
+    return None if word is None else "non" not in word.lower()
+
+
+def _recovery(text: str) -> RecoveryAction | None:
+    match = _RECOVERY.search(text)
+    if match is None:
+        return None
+    number = int(match[1], 16)
+    if number < len(_RECOVERY_NUMBERS):
+        return _RECOVERY_NUMBERS[number]
+    return _RECOVERY_WORDS.get(match[2].strip().lower())
+
+
+def pci_address(text: str) -> str:
+    """Return an address in lower case with a domain of four digits, if it has one."""
+    parts = text.lower().split(":")
+    if len(parts) == 3:
+        parts[0] = f"{int(parts[0], 16):04x}"
+    return ":".join(parts)
+
+
+class SwitchLine(msgspec.Struct, frozen=True):
+    """A parsed SXid line; `detail` marks the Severity and Data lines of one already printed."""
+
+    code: int
+    pci: str
+    fatal: bool | None
+    link: int | None
+    text: str
+    detail: bool
+
+
+_SXID = re.compile(
+    r"nvidia-nvswitch\d+: SXid \(PCI:(?P<pci>[0-9a-fA-F:.]{7,16})\): (?P<code>\d{1,6}), ?"
+    r"(?P<rest>.*)",
+    re.DOTALL,
+)
+_SWITCH_WORD = re.compile(r"(Non-?fatal|Fatal)\b", re.IGNORECASE)
+_SWITCH_LINK = re.compile(r"\bLink (\d{1,3})\b")
+_DETAIL = re.compile(r"Severity \d|Data \{|Severity:")
+
+
+def parse_sxid(message: str) -> SwitchLine | None:
+    """Parse a message of the NVSwitch driver; None for any other."""
+    match = _SXID.match(message)
+    if match is None:
+        return None
+    rest = match["rest"]
+    word = _SWITCH_WORD.match(rest)
+    link = _SWITCH_LINK.search(rest)
+    return SwitchLine(
+        code=int(match["code"]),
+        pci=match["pci"].lower(),
+        fatal=_is_fatal(word[1]) if word else None,
+        link=int(link[1]) if link else None,
+        text=rest.strip(),
+        detail=_DETAIL.match(rest) is not None,
+    )
+
+
+def continues(raw: bytes) -> str | None:
+    """Return a line that has no prefix and starts no message: the rest of a wrapped one."""
+    line = split_line(raw)
+    if line is None or line.stamped or _STARTS_A_MESSAGE.match(line.message):
+        return None
+    return line.message.strip() or None

@@ -1,0 +1,43 @@
+"""A kernel log: dmesg, journalctl -k, syslog or /dev/kmsg, of any size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpudoctor.facts.node.kernel_log import published
+from gpudoctor.facts.node.kernel_log_reader import CHUNK_BYTES, read_kernel_log
+from gpudoctor.readings import Format, Reading
+from gpudoctor.report import ReportSubject, Subject
+from gpudoctor.sources.text import TextInput
+
+_KERNEL_LINE = re.compile(
+    r"^(?:.{0,80}NVRM: |.{0,80}nvidia-nvswitch\d+: SXid|.{0,80}\bnouveau [0-9a-f]{4}:"
+    r"|(?:\x1b\[[\d;]*m)*(?:<\d{1,3}>)?(?:kern +:[a-z]+ *: )?\[ *\d+\.\d{6}\] "
+    r"|\d{1,4},\d+,\d+,[^;]*;|.{0,60} kernel(?:\[\d+\])?: "
+    r"|\{.*\"_TRANSPORT\" ?: ?\"kernel\"|kern +:[a-z]+ *: )",
+    re.MULTILINE,
+)
+
+
+def _matches(head: str) -> int:
+    return sum(1 for _ in _KERNEL_LINE.finditer(head))
+
+
+def _chunks(text: TextInput) -> Iterator[bytes]:
+    stream = text.open()
+    while chunk := stream.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _read(text: TextInput) -> Reading:
+    log = read_kernel_log(_chunks(text), Subject("Host", "local"), text.name)
+    return Reading(
+        subject=ReportSubject("Host", "local"),
+        facts=(log,),
+        published={"kernel": published(log)},
+        is_complete=lambda _kind: True,
+    )
+
+
+FORMAT = Format("kernel-log", _matches, _read)

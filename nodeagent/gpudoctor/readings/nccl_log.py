@@ -1,0 +1,140 @@
+"""NCCL logs, of one rank or a thousand, for `explain` and `nccl`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gpudoctor.facts.nccl.model import NcclLog
+from gpudoctor.facts.nccl.parser import Parser
+from gpudoctor.readings import Format, Reading
+from gpudoctor.report import ReportSubject, Unknown
+from gpudoctor.sources.text import TextInput
+
+_TELLING = re.compile(r"NCCL (?:INFO|WARN|version) |WorkNCCL\(|last enqueued (?:NCCL )?work")
+_CHUNK = 1 << 19
+_GRID_LIMIT = 64
+_HOSTS_LIMIT = 4096
+
+
+def read(text: TextInput) -> Reading:
+    """Read one log as a stream."""
+    return read_all([text])
+
+
+def read_all(texts: Iterable[TextInput]) -> Reading:
+    """Read the logs of one job: all ranks in one file, one file a rank, or anything between."""
+    parser = Parser()
+    for text in sorted(texts, key=lambda text: text.name):
+        parser.open(text.name)
+        for chunk in chunks(text):
+            parser.feed(chunk)
+    return reading(parser.finish())
+
+
+def chunks(text: TextInput) -> Iterator[bytes]:
+    """Yield the input piece by piece; InputError when it cannot be read on."""
+    while chunk := text.read_some(_CHUNK):
+        yield chunk
+
+
+def reading(log: NcclLog) -> Reading:
+    """Turn the facts of a log into a reading, with what it does not tell."""
+    unknown = _unknown(log)
+    return Reading(
+        subject=ReportSubject("NcclLog", log.subject.name),
+        facts=(log,),
+        published={"nccl": published(log)},
+        unknown=unknown,
+        needed_unknown=bool(unknown),
+    )
+
+
+def _unknown(log: NcclLog) -> tuple[Unknown, ...]:
+    what = "transport between ranks"
+    if not log.hosts:
+        return (Unknown(what, "no line of NCCL in it; run with NCCL_DEBUG=INFO"),)
+    if log.channels_seen or log.ranks == 1:
+        return ()
+    if not log.complete_start:
+        why = "the log begins after start-up; keep that part with NCCL_DEBUG_FILE=/path/nccl.%h.%p"
+    else:
+        why = "no channel was connected yet in what was logged"
+    return (Unknown(what, why),)
+
+
+def published(log: NcclLog) -> dict[str, Any]:
+    """What the report's `facts.nccl` holds: the answers, and the data behind the pictures."""
+    return {
+        "network": log.network,
+        "gdr": log.gdr,
+        "ranks": log.ranks,
+        "nodes": log.nodes,
+        "versions": list(log.versions),
+        "runs": log.runs,
+        "lines": log.lines,
+        "deduplicated": log.deduplicated,
+        "communicators": len(log.communicators),
+        "hosts": [
+            {
+                "name": host.name,
+                "ranks": list(host.ranks),
+                "processes": host.processes,
+                "networks": list(host.networks),
+                "adapters": host.adapters,
+                "transports": list(host.transports),
+                "gdr": host.gdr,
+                "version": host.version,
+                "warnings": host.errors,
+            }
+            for host in log.hosts[:_HOSTS_LIMIT]
+        ],
+        "adapters": {found.host: list(found.devices) for found in log.adapters[:_HOSTS_LIMIT]},
+        "environment": [
+            {"name": setting.name, "value": setting.value, "hosts": len(setting.hosts)}
+            for setting in log.settings
+        ],
+        "transports": grid(log),
+    }
+
+
+def grid(log: NcclLog) -> dict[str, Any]:
+    """The rank x rank transports, or those between hosts when there are too many ranks.
+
+    `rows[i][j]` is the index in `names` of the way from row i to column j, 0 when no channel
+    between them was logged; the slowest counts where several are folded into one cell.
+    """
+    labels, place = _places(log)
+    rows = [[0] * len(labels) for _ in labels]
+    for row in log.grid:
+        own = place.get(row.rank)
+        if own is None:
+            continue
+        for peer, code in enumerate(row.codes):
+            other = place.get(peer)
+            if code and other is not None:
+                rows[own][other] = max(rows[own][other], code)
+    return {"labels": labels, "names": list(log.transports), "rows": rows}
+
+
+def _places(log: NcclLog) -> tuple[list[str], dict[int, int]]:
+    """The rows' names, and in which row each rank goes."""
+    ranks = sorted(
+        {row.rank for row in log.grid} | {rank for host in log.hosts for rank in host.ranks}
+    )
+    if len(ranks) <= _GRID_LIMIT:
+        return [str(rank) for rank in ranks], {rank: index for index, rank in enumerate(ranks)}
+    hosts = [host for host in log.hosts if host.ranks][:_HOSTS_LIMIT]
+    if len(hosts) > _GRID_LIMIT * 4:
+        return [], {}
+    return [host.name for host in hosts], {
+        rank: index for index, host in enumerate(hosts) for rank in host.ranks
+    }
+
+
+FORMAT = Format(
+    name="nccl",
+    matches=lambda head: len(_TELLING.findall(head)),
+    read=read,
+)

@@ -1,0 +1,39 @@
+"""An error of the container runtime, the toolkit, the device plugin or CUDA, as pasted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpudoctor.facts.node.runtime_error_lines import recognise, recognise_all
+from gpudoctor.facts.node.runtime_errors import ErrorLines
+from gpudoctor.readings import Format, Reading
+from gpudoctor.report import Evidence, ReportSubject, Subject
+from gpudoctor.sources.text import TextInput
+
+_MAX_LINE = 1 << 14
+
+
+def _matches(head: str) -> int:
+    return sum(recognise(line) is not None for line in head.splitlines())
+
+
+def _lines(text: TextInput) -> Iterator[str]:
+    stream = text.open()
+    while raw := stream.readline(_MAX_LINE):
+        yield raw.decode("utf-8", "replace")
+
+
+def _read(text: TextInput) -> Reading:
+    subject = Subject("Log", text.name)
+    errors = tuple(
+        (found, Evidence(f"{text.name}:{number}", value=found.text))
+        for number, found in recognise_all(_lines(text))
+    )
+    return Reading(
+        subject=ReportSubject("Log", text.name),
+        facts=(ErrorLines(subject=subject, errors=errors),),
+        is_complete=lambda _kind: True,
+    )
+
+
+FORMAT = Format("runtime-error", _matches, _read)

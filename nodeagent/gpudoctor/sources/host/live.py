@@ -1,0 +1,208 @@
+"""This machine, read through a child: a file or command that never answers costs its bound once.
+
+A call that hangs in the kernel cannot be ended, not even by SIGKILL, and neither can a program
+start be abandoned whose file lies on a dead file system. So all of it happens in a worker
+process. One that misses its bound is killed and left behind, the part of the tree it was in is
+not touched again while it lives, and a new worker goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpudoctor.sources.host import TIMED_OUT, UNREAD, DeviceNode, Listing, Missing
+
+BOUND = 5.0
+"""Seconds that a call may take; reads in sysfs take microseconds."""
+
+_LIMIT = 1 << 20
+_MOST_ANSWER = 64 << 20
+_WORKER = Path(__file__).with_name("worker.py")
+_DEPTHS = (
+    ("/sys/bus/pci/devices/", 5),
+    ("/sys/class/", 4),
+    ("/sys/", 3),
+    ("/proc/driver/", 3),
+    ("/proc/", 2),
+    ("/dev/", 2),
+)
+"""How many components of a path make an area that one stuck driver can block."""
+
+
+def area(path: str) -> str:
+    """Return the part of the tree that is given up when a path in it does not answer."""
+    depth = next((depth for start, depth in _DEPTHS if path.startswith(start)), 3)
+    return "/".join(path.split("/")[: depth + 1])
+
+
+class LiveHost:
+    """The live tree at `root` (`/`, or where a host's /sys and /proc are mounted).
+
+    Only the command lines in `programs` are ever started; others are answered as not looked at.
+    """
+
+    def __init__(
+        self, root: str | None = None, bound: float = BOUND, programs: Iterable[str] = ()
+    ) -> None:
+        self._programs = frozenset(programs)
+        self._root = (root or "").rstrip("/")
+        self._bound = bound
+        self._worker: _Worker | None = None
+        self._stuck: dict[str, _Worker] = {}
+
+    def __enter__(self) -> LiveHost:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker; those that are stuck are left to the kernel."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """The areas and commands that did not answer and still hang, or were given up."""
+        return tuple(self._stuck)
+
+    def _ask(self, where: str, bound: float, request: dict[str, Any]) -> Any | Missing:
+        held = self._stuck.get(where)
+        if held is not None:
+            if held.is_alive():
+                return Missing(TIMED_OUT, "an earlier call is still stuck")
+            del self._stuck[where]
+        if self._worker is None:
+            self._worker = _Worker(self._root)
+        reply = self._worker.ask(request, bound)
+        if reply is None:
+            self._worker.kill()
+            self._stuck[where] = self._worker
+            self._worker = None
+            return Missing(TIMED_OUT, f"no answer in {bound:g} s")
+        if "errno" in reply:
+            return Missing(str(reply["errno"]), str(reply.get("note", "")))
+        return reply["ok"]
+
+    def read_bytes(self, path: str) -> bytes | Missing:
+        """Return a regular file's content, at most 1 MiB of it."""
+        request = {"op": "read", "path": path, "limit": _LIMIT}
+        found = self._ask(area(path), self._bound, request)
+        return found if isinstance(found, Missing) else str(found).encode("latin-1")
+
+    def listing(self, path: str) -> Listing | Missing:
+        """Return the names in a directory."""
+        found = self._ask(area(path), self._bound, {"op": "list", "path": path})
+        return found if isinstance(found, Missing) else Listing(tuple(found), True)
+
+    def target(self, path: str) -> str | Missing:
+        """Return what a symbolic link says."""
+        found = self._ask(area(path), self._bound, {"op": "link", "path": path})
+        return found if isinstance(found, Missing) else str(found)
+
+    def device(self, path: str) -> DeviceNode | Missing:
+        """Return a device node, and whether it opens: asked of our own container only."""
+        found = self._ask(area(path), self._bound, {"op": "device", "path": path})
+        if isinstance(found, Missing):
+            return found
+        opened = None
+        if not self._root and path.startswith("/dev/infiniband/uverbs"):
+            tried = self._ask(area(path), self._bound, {"op": "open", "path": path})
+            opened = tried.errno if isinstance(tried, Missing) else ""
+        major, minor = found["char"]
+        mode = int(found["mode"], 8)
+        return DeviceNode(major, minor, mode, found["uid"], found["gid"], opened)
+
+    def run(self, command: Sequence[str]) -> str | Missing:
+        """Run a command with the worker's fixed search path, within the bound."""
+        words = list(command)
+        if " ".join(words) not in self._programs:
+            return Missing(UNREAD, "not started")
+        request = {"op": "run", "command": words, "seconds": self._bound}
+        found = self._ask(f"command {words[0]}", self._bound + 1, request)
+        return (
+            found
+            if isinstance(found, Missing)
+            else str(found).encode("latin-1").decode("utf-8", "replace")
+        )
+
+
+class _Worker:
+    """One worker process and the pipes to it."""
+
+    def __init__(self, root: str) -> None:
+        ours_in, theirs_out = os.pipe()
+        theirs_in, ours_out = os.pipe()
+        command = [sys.executable, "-I", "-S", str(_WORKER), root]
+        try:
+            self._pid = os.posix_spawn(
+                sys.executable,
+                command,
+                {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, theirs_in, 0),
+                    (os.POSIX_SPAWN_DUP2, theirs_out, 1),
+                ],
+                setpgroup=0,
+            )
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        self._in, self._out = ours_in, ours_out
+        self._poll = select.poll()
+        self._poll.register(ours_in, select.POLLIN)
+        self._alive = True
+
+    def ask(self, request: dict[str, Any], bound: float) -> dict[str, Any] | None:
+        """Send a request and return the answer; None if there is none within the bound."""
+        try:
+            os.write(self._out, json.dumps(request).encode() + b"\n")
+        except OSError:
+            return None
+        deadline = time.monotonic() + bound
+        received = bytearray()
+        while not received.endswith(b"\n") and len(received) < _MOST_ANSWER:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._poll.poll(left * 1000):
+                return None
+            part = os.read(self._in, 1 << 16)
+            if not part:
+                return {"errno": "EIO", "note": "the reading process ended"}
+            received += part
+        decoded = json.loads(received)
+        assert isinstance(decoded, dict)
+        return decoded
+
+    def is_alive(self) -> bool:
+        """Whether the process still exists; reaps it if it does not."""
+        if self._alive:
+            try:
+                self._alive = os.waitpid(self._pid, os.WNOHANG) == (0, 0)
+            except ChildProcessError:
+                self._alive = False
+        return self._alive
+
+    def kill(self) -> None:
+        """Send SIGKILL to the worker and what it started, and do not wait for it."""
+        os.close(self._in)
+        os.close(self._out)
+        try:
+            os.killpg(self._pid, signal.SIGKILL)
+        except ProcessLookupError:
+            self._alive = False
+
+    def end(self) -> None:
+        """End an idle worker: its input is closed, and it is gone at once."""
+        self.kill()
+        if self._alive:
+            os.waitpid(self._pid, 0)
+            self._alive = False

@@ -1,0 +1,190 @@
+"""The child that touches the machine, so that a call which never returns blocks only itself.
+
+Runs as a script with nothing but the standard library: `python -I -S worker.py ROOT`. It reads
+one JSON request a line and answers one JSON line, contents as Latin-1 so that any byte passes:
+    {"op": "read", "path": …, "limit": n}  -> {"ok": content} | {"errno": NAME, "note": …}
+    {"op": "list" | "link" | "device" | "open", "path": …}
+    {"op": "run", "command": […], "seconds": n}
+Below another root, and below /proc/PID/root, which tenants fill, paths are resolved with
+openat2 inside that root: absolute links stay inside, magic links are refused, and only regular
+files are read, without waiting.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import sys
+
+_TENANT = re.compile(r"^(/proc/[0-9]+/root)(/.*)$")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_OPENAT2 = 437
+_IN_ROOT, _NO_MAGIC_LINKS = 0x10, 0x02
+_MOST_OUTPUT = 8 << 20
+_MOST_NAMES = 1 << 16
+
+
+def _openat2(directory: int, path: str, flags: int) -> int:
+    """Open a path inside a directory as if that were the root; OSError as os.open."""
+    import ctypes  # imported late: only other roots need it
+
+    class OpenHow(ctypes.Structure):
+        _fields_ = (
+            ("flags", ctypes.c_uint64),
+            ("mode", ctypes.c_uint64),
+            ("resolve", ctypes.c_uint64),
+        )
+
+    how = OpenHow(flags | os.O_CLOEXEC, 0, _IN_ROOT | _NO_MAGIC_LINKS)
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = libc.syscall(
+        _OPENAT2, directory, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)
+    )
+    if found < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return int(found)
+
+
+class Tree:
+    """Opens paths of the host whose root is mounted at `root`."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a path for the given flags, never following links out of a foreign root."""
+        tenant = _TENANT.match(path)
+        if tenant is not None:
+            inside = os.open(self._root + tenant[1], os.O_PATH | os.O_DIRECTORY)
+            try:
+                return _openat2(inside, tenant[2], flags)
+            finally:
+                os.close(inside)
+        if self._root:
+            top = os.open(self._root, os.O_PATH | os.O_DIRECTORY)
+            try:
+                return _openat2(top, path, flags)
+            finally:
+                os.close(top)
+        return os.open(path, flags)
+
+    def read(self, path: str, limit: int) -> str:
+        """Read a regular file, at most `limit` bytes."""
+        descriptor = self.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode):
+                raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "not a file")
+            parts: list[bytes] = []
+            left = limit
+            while left > 0 and (part := os.read(descriptor, min(left, 1 << 16))):
+                parts.append(part)
+                left -= len(part)
+            return b"".join(parts).decode("latin-1")
+        finally:
+            os.close(descriptor)
+
+    def names(self, path: str) -> list[str]:
+        """List a directory."""
+        descriptor = self.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+        try:
+            return sorted(os.listdir(descriptor))[:_MOST_NAMES]
+        finally:
+            os.close(descriptor)
+
+    def link(self, path: str) -> str:
+        """Read a symbolic link."""
+        parent, _, name = path.rpartition("/")
+        descriptor = self.open(parent or "/", os.O_PATH | os.O_DIRECTORY)
+        try:
+            return os.readlink(name, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+
+    def device(self, path: str) -> dict[str, object]:
+        """Describe a character device without opening it."""
+        descriptor = self.open(path, os.O_PATH)
+        try:
+            found = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        if not stat.S_ISCHR(found.st_mode):
+            raise OSError(errno.ENODEV, "not a character device")
+        return {
+            "char": [os.major(found.st_rdev), os.minor(found.st_rdev)],
+            "mode": f"{stat.S_IMODE(found.st_mode):04o}",
+            "uid": found.st_uid,
+            "gid": found.st_gid,
+        }
+
+    def try_open(self, path: str) -> str:
+        """Open a device read-write and close it again, as the workload would."""
+        os.close(self.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY))
+        return ""
+
+
+def run(command: list[str], seconds: float) -> dict[str, object]:
+    """Run a command in its own session, with a fixed search path and next to no environment."""
+    import signal  # imported late: most readings start no program
+    import subprocess
+
+    process = subprocess.Popen(  # noqa: S603 - an argument list, never a shell
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"PATH": _PATH, "LC_ALL": "C"},
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return {"errno": "ETIMEDOUT", "note": f"{command[0]} took more than {seconds:g} s"}
+    if process.returncode:
+        last = err.decode("utf-8", "replace").strip().splitlines()[-1:] or [""]
+        return {"errno": "EXIT", "note": f"status {process.returncode}: {last[0][:200]}"}
+    return {"ok": out[:_MOST_OUTPUT].decode("latin-1")}
+
+
+def answer(tree: Tree, request: dict[str, object]) -> dict[str, object]:
+    """Carry out one request; errors of the machine are answers too."""
+    path = str(request.get("path", ""))
+    try:
+        match request["op"]:
+            case "read":
+                return {"ok": tree.read(path, int(str(request["limit"])))}
+            case "list":
+                return {"ok": tree.names(path)}
+            case "link":
+                return {"ok": tree.link(path)}
+            case "device":
+                return {"ok": tree.device(path)}
+            case "open":
+                return {"ok": tree.try_open(path)}
+            case "run":
+                words = request["command"]
+                assert isinstance(words, list)
+                return run([str(word) for word in words], float(str(request["seconds"])))
+            case other:
+                return {"errno": "ENOSYS", "note": f"no operation {other}"}
+    except OSError as error:
+        return {"errno": errno.errorcode.get(error.errno or 0, "EIO")}
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    tree = Tree(sys.argv[1].rstrip("/"))
+    for line in sys.stdin:
+        # JSON escapes lone surrogates of odd file names, so that the line is always ASCII.
+        sys.stdout.write(json.dumps(answer(tree, json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
