@@ -528,3 +528,83 @@ def test_gated_pod_says_nothing_about_nodes() -> None:
     loud = {f.name for f in report.findings if f.severity is not Severity.INFO}
     assert loud == {"queue-exceeds-max-quota"}
     assert "queue-admitted" not in {f.name for f in report.findings}
+
+
+# What is shown, and the edges
+
+
+def test_maximum_from_the_queue_where_the_message_has_no_number() -> None:
+    old = REFUSED + "insufficient quota for nvidia.com/gpu flavor h100 in ClusterQueue"
+    found = finding_of(ask(*held("Pending", old)), "queue-exceeds-max-quota")
+    assert "32 nvidia.com/gpu > 24" in found.title
+    queue = cluster_queue(cohort="research")
+    del queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["borrowingLimit"]
+    found = finding_of(ask(*held("Pending", old, queue=queue)), "queue-exceeds-max-quota")
+    assert "its maximum" in found.title
+    queue["spec"].pop("cohort")
+    found = finding_of(ask(*held("Pending", old, queue=queue)), "queue-exceeds-max-quota")
+    assert "> 16" in found.title
+
+
+def test_only_the_refused_resource_is_shown() -> None:
+    queue = cluster_queue()
+    resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+    resources.append({"name": "cpu", "nominalQuota": "64"})
+    found = finding_of(
+        ask(*held("Pending", REFUSED + NEVER.format(flavor="h100"), queue=queue)),
+        "queue-exceeds-max-quota",
+    )
+    assert "nvidia.com/gpu in flavor h100" in shown(found)
+    assert "cpu" not in shown(found)
+    found = finding_of(
+        ask(*held("WaitingForQuota", WAITING, queue=queue)), "queue-waiting-for-quota"
+    )
+    assert "cpu" not in shown(found)
+
+
+@pytest.mark.parametrize("held_in", [("nvidia.com/gpu", "a100"), ("cpu", "h100")])
+def test_evicted_holder_of_another_flavor_or_resource(held_in: tuple[str, str]) -> None:
+    resource, flavor = held_in
+    other = holder(True)
+    (assignment,) = other["status"]["admission"]["podSetAssignments"]
+    assignment |= {"flavors": {resource: flavor}, "resourceUsage": {resource: "16"}}
+    assert root(*held("WaitingForQuota", WAITING, other, LATER)) == ("queue-waiting-for-quota",)
+
+
+def test_largest_holders_come_first() -> None:
+    small, large = holder(False, gpus="2"), holder(False, gpus="14")
+    large["metadata"]["name"] = "large"
+    found = finding_of(
+        ask(*held("WaitingForQuota", WAITING, small, large)), "queue-waiting-for-quota"
+    )
+    assert "team/large (14), team/old (2)" in found.detail
+    assert "Workload/team/large status.admission holds 14 nvidia.com/gpu" in shown(found)
+
+
+def test_what_a_workload_was_told_is_shown_where_it_was_put_out() -> None:
+    how = condition("Preempted", "True", "InCohortReclamation", "for wl-2")
+    evidence = shown(finding_of(ask(*evicted("Preempted", how)), "preempted"))
+    assert "status.conditions[Evicted] True Preempted: because of Preempted" in evidence
+    assert "status.conditions[Preempted] True InCohortReclamation: for wl-2" in evidence
+    plain = finding_of(ask(*evicted("Preempted")), "preempted")
+    assert "Kueue, Preempted" in plain.title
+
+
+def test_admission_check_shows_state_and_message() -> None:
+    found = finding_of(
+        ask(gated(), checked("Retry"), local_queue(), cluster_queue()), "admission-check-pending"
+    )
+    assert "status.admissionChecks prov Retry: waiting for nodes" in shown(found)
+    objects = evicted("AdmissionCheck")
+    found = finding_of(ask(*objects), "admission-check-pending")
+    assert "because of AdmissionCheck" in found.detail
+
+
+def test_at_most_three_unlabelled_nodes_are_named() -> None:
+    many = [tas_node(f"n{n}") for n in range(1, 6)]
+    found = finding_of(
+        ask(*held("Pending", NO_DOMAIN, *TAS, *many)), "topology-level-label-missing"
+    )
+    assert "5 of 5 nodes of flavor h100 lack the label" in found.detail
+    assert "n3" in found.detail
+    assert "n4" not in found.detail

@@ -69,11 +69,12 @@ def test_other_name_of_the_same_vendor(wanted: str, offered: str) -> None:
     "node",
     [
         k8s.node(allocatable={GPU: "8", SMALL: "7"}),
+        k8s.node(allocatable={GPU: "1", SMALL: "7"}),
         k8s.node(allocatable={GPU: "0", SMALL: "7"}, capacity={GPU: "8", SMALL: "7"}),
         k8s.node(allocatable={GPU: "0"}),
         k8s.node(allocatable={"amd.com/gpu": "8"}),
     ],
-    ids=["offered and full", "unhealthy", "nothing else", "another vendor"],
+    ids=["offered and full", "one is offered", "unhealthy", "nothing else", "another vendor"],
 )
 def test_not_a_mismatch(node: Object) -> None:
     full = k8s.pod("full", node="gpu-1", phase="Running", limits={GPU: "8"})
@@ -544,3 +545,44 @@ def test_card_itself_is_full(memory: str | None, card_mib: int, total: str) -> N
 def test_pod_that_lives_with_its_limit_is_only_warned() -> None:
     report = ask(crashing(ready="True"), hami_node(card(81559)), logs=log(HOOK))
     assert finding_of(report, QUOTA).severity is Severity.WARNING
+
+
+# What is shown, and what proves nothing
+
+
+def test_schedulers_words_are_shown_where_no_event_has_them() -> None:
+    said = "0/1 nodes are available: 1 CardTypeMismatch."
+    found = finding_of(ask(slice_pod("1000", said=said), hami_node()), NO_CARD)
+    assert "status.conditions[PodScheduled] 1 CardTypeMismatch" in shown(found)
+    assert found.certainty is Certainty.LIKELY
+    pod = slice_pod("1000", said=said)
+    by_event = ask(pod, filtered(pod, "1 nodes CardTypeMismatch(gpu-1)"), hami_node())
+    assert "1 CardTypeMismatch\n" not in shown(finding_of(by_event, NO_CARD))
+
+
+def test_one_unreadable_node_may_have_the_larger_card() -> None:
+    said = "0/2 nodes are available: 2 Too many pods."
+    broken = hami_node(name="gpu-2", annotation="{")
+    report = ask(slice_pod(said=said), hami_node(), broken)
+    assert NO_CARD not in [finding.name for finding in report.findings]
+
+
+def test_nodes_in_a_row_are_all_named() -> None:
+    report = ask(asking(nodes=2), mig_node("gpu-1"), mig_node("gpu-2"))
+    found = finding_of(report, MISMATCH)
+    assert "gpu-1, gpu-2 gives" in found.detail
+    assert "FailedScheduling" not in shown(found)
+    assert "status.conditions[PodScheduled] Unschedulable" in shown(found)
+
+
+def test_slices_limit_of_the_newest_line_counts() -> None:
+    older = HOOK.replace("41943040000", "20971520000")
+    found = finding_of(ask(crashing(), hami_node(card(81559)), logs=log(older + HOOK)), QUOTA)
+    assert "slice of 40000 MiB" in found.title
+    assert found.certainty is Certainty.CERTAIN
+
+
+def test_slice_without_gpumem_is_known_by_the_librarys_line() -> None:
+    found = finding_of(ask(crashing(None), hami_node(card(81559)), logs=log(HOOK)), QUOTA)
+    assert "of a card with 81559 MiB" in found.detail
+    assert "The engine sees" not in found.detail

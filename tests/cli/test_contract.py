@@ -21,6 +21,7 @@ DESCRIBED = ROOT / "tests" / "data" / "describe"
 RUNS = [
     ["check", "--pod", "trainer-0", "--from", f"{SAMPLES}/trainer-without-rdma.json"],
     ["check", "-A", "--from", f"{SAMPLES}/two-causes.json"],
+    ["nccl", str(ROOT / "tests" / "cases" / "nccl" / "02-ib-disabled-by-env.log")],
     ["topo", "--from", f"{CASES}/topo-07-l40s-4gpu-nic-on-other-socket.txt"],
     ["compat", "--driver", "535.183.06", "--cuda", "13.0.2", "--gpu", "Tesla T4"],
     *(["explain", str(path)] for path in sorted(DESCRIBED.glob("*.txt"))),

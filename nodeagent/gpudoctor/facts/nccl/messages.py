@@ -196,6 +196,8 @@ class Book:
         return False
 
     def _comm_line(self, process: Process, text: bytes) -> bool:
+        if self._is_told(process, text):
+            return True
         match = _COMM.search(text)
         if match is None:
             return False
@@ -220,16 +222,32 @@ class Book:
             process.waited = None
         return True
 
+    def _is_told(self, process: Process, text: bytes) -> bool:
+        """Read a further line of a communicator that its process has begun, without a search.
+
+        Three such lines a rank and communicator are what a large log has most of that is new.
+        """
+        start = text.find(b"comm 0x") + 5
+        key = process.pointers.get(text[start : text.find(b" ", start)])
+        if key is None:
+            return False
+        comm = self.comms[key]
+        if text.endswith(b"Init COMPLETE"):
+            comm.completed.add(process.ranks[key])
+            return process.waited is None
+        return comm.nnodes is not None and b" nNodes " in text and process.waited is None
+
     def _communicator(
         self, process: Process, match: re.Match[bytes], begins: bool, nranks: int
     ) -> Comm:
         """The communicator of a line: by commId, by how it was split, else by its size."""
         pointer = match["pointer"]
+        known = None if begins else process.pointers.get(pointer)
+        if known is not None:
+            return self.comms[known]
         identity = _COMM_ID.search(match["rest"])
         if identity is not None:
             key = identity[1].decode()
-        elif not begins and pointer in process.pointers:
-            key = process.pointers[pointer]
         else:
             parent = process.pointers.get(_parent(match["rest"]), "")
             split = b" ".join(_SPLIT.findall(match["rest"])[1:-1]).decode()

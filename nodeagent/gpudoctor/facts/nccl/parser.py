@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
-_PIECE = 1 << 19
+_PIECE = 1 << 20
+_NOTHING: frozenset[bytes] = frozenset()
 _TAIL_BYTES = 1 << 14
 _SIEVED = 1 << 16
 """Smaller pieces are not worth the sieve."""
@@ -42,14 +43,8 @@ _DULL = frozenset(
 
 def _is_clean(text: bytes) -> bool:
     """Whether a message stands alone in its line, without anything around it."""
-    return (
-        text.isascii()
-        and b"NCCL INFO" not in text
-        and b"NCCL WARN" not in text
-        and b"\x1b" not in text
-        and b"[repeated " not in text
-        and text[-1:] > b" "
-    )
+    # A fold mark of Ray, a frame, a colour or a carriage return would stand at the end.
+    return text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text
 
 
 def _new_sieve() -> Sieve | None:
@@ -70,8 +65,7 @@ class _Name(NamedTuple):
 class Parser:
     """Takes pieces of one or more logs of one job and sums them up.
 
-    Call `open` for each source, `feed` for its bytes, and `finish` at any time: it returns
-    what is known so far, and reading may go on after it.
+    Call `open` for each source, `feed` for its bytes, `so_far` at any time, `finish` at the end.
     """
 
     def __init__(self) -> None:
@@ -110,6 +104,10 @@ class Parser:
         for start in range(0, len(chunk), _PIECE):
             self._feed(chunk[start : start + _PIECE])
 
+    def so_far(self) -> NcclLog:
+        """Return what the whole lines read so far say; reading goes on after it."""
+        return summarise(self)
+
     def finish(self) -> NcclLog:
         """Return what all the sources say so far; the open one ends here."""
         self._close()
@@ -132,11 +130,8 @@ class Parser:
                 self._rest, self._skipping = self._rest[:LONGEST], True
             return
         whole = chunk[:end]
-        whole = chunk[: end + 1]
-        if self._skipping:
-            whole = whole[whole.find(b"\n") :]
-        if self._rest:
-            whole = self._rest + whole
+        start = chunk.find(b"\n") if self._skipping else 0
+        whole = b"".join((self._rest, memoryview(chunk)[start : end + 1]))
         self._skipping = False
         self._rest = chunk[end + 1 :]
         self._read(whole)
@@ -144,24 +139,24 @@ class Parser:
     def _read(self, piece: bytes) -> None:
         """Read whole lines, the newline of the last included."""
         if self._sieve is not None and len(piece) > _SIEVED and not self._prefixed:
-            self._read_sieved(self._sieve, piece)
-            lines = piece.count(b"\n")
+            lines = self._read_sieved(self._sieve, piece)
         else:
             lines = self._read_lines(piece.split(b"\n")[:-1])
         self.lines += lines
         self._number += lines
         self._tail = (self._tail + piece[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
-    def _read_sieved(self, sieve: Sieve, piece: bytes) -> None:
-        slow = self._slow
-        numbers, starts, ends = sieve.sift(piece)
+    def _read_sieved(self, sieve: Sieve, piece: bytes) -> int:
+        slow, heads = self._slow, self._heads
+        count, numbers, starts, ends = sieve.sift(piece)
         base = self._number + 1
         for number, start, end in zip(numbers, starts, ends, strict=True):
             line = piece[start:end]
-            if b"NCCL" in line:
-                _, mark, tail = line.partition(_CHANNEL)
-                if mark or line.partition(_INFO)[2][:8] not in _DULL:
+            if b"NCCL" in line and line.partition(_INFO)[2][:8] not in _DULL:
+                head, _, tail = line.partition(_CHANNEL)
+                if not tail or tail[2:] not in heads.get(head, _NOTHING):
                     slow(base + number, line, tail)
+        return count
 
     def _read_lines(self, lines: list[bytes]) -> int:
         if self._wrapped:

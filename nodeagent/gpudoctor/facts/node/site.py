@@ -20,7 +20,6 @@ until = 2027-01-31
 from __future__ import annotations
 
 import datetime as dt
-import tomllib
 from typing import Annotated
 
 import msgspec
@@ -91,6 +90,8 @@ class Expected(msgspec.Struct, frozen=True):
 
 def parse(text: str, name: str) -> Profile:
     """Parse a profile; InputError says which key is wrong and why."""
+    import tomllib  # imported late: this module is loaded with the checks at every start
+
     try:
         return msgspec.convert(tomllib.loads(text), Profile)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
