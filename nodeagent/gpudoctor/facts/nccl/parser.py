@@ -9,8 +9,8 @@ NCCL at all are looked at.
 
 from __future__ import annotations
 
-from itertools import repeat
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpudoctor.facts.nccl import messages, watchdog
