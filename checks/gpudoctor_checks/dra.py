@@ -34,7 +34,13 @@ _UNREGISTERED = re.compile(
     r"(?:is )?not (?:registered|found in the list of registered DRA plugins)"
 )
 _DOMAIN_WAIT = re.compile(r"not ready in ComputeDomain|ComputeDomain\b.*\bnot ready", re.I | re.S)
-_REFUSED = ("cannot allocate all claims", "invalid resource pools", "not enough devices")
+_REFUSED = (
+    "cannot allocate all claims",
+    "invalid resource pools",
+    "not enough devices",
+    "device class",
+)
+_NO_CLASS = re.compile(r"device class (?P<name>\S+) does not exist")
 _INVALID_POOLS = "invalid resource pools"
 _NOT_CREATED = "waiting for resource claim to be created"
 _TAINT_MANAGER = "DeletionByDeviceTaintManager"
@@ -412,7 +418,9 @@ def dra_no_matching_device(situation: DraSituation) -> Iterator[Result]:
     yield from _not_evaluated(situation)
     pod, claims = situation.pod, _open_claims(situation)
     drivers = ", ".join(dict.fromkeys(pool.driver for pool in situation.pools))
-    if supply.published:
+    if match := _NO_CLASS.search(said):
+        why = f"there is no DeviceClass {match['name']}"
+    elif supply.published:
         best = f"the best node publishes {supply.published}, {supply.free} of them free"
         why = f"devices of {drivers} exist ({best}), so selectors, count or constraints leave none"
     elif situation.scope.has_all("ResourceSlice"):

@@ -18,6 +18,7 @@ from tests.cluster.objects import (
     claiming_pod,
     device,
     device_class,
+    elsewhere,
     gpu_pod,
     hardware,
     mounts,
@@ -203,9 +204,9 @@ ENTRY = [
         gpu_pod(1), node("a", gpus=8, labels=hardware(), ready=False),
     ),
     _situation(
-        "no node at all", "gpu-resource-not-advertised", "no nodes available to schedule pods",
-        gpu_pod(1),
+        "no node at all", "no-gpu-node", "no nodes available to schedule pods", gpu_pod(1),
     ),
+    _situation("CPU nodes only", "no-gpu-node", f"2 {NO_GPU}", gpu_pod(1), node("a"), node("b")),
     _situation(
         "CPU nodes, and tainted GPU nodes", "missing-toleration",
         f"2 {NO_GPU}|1 node(s) had untolerated taint(s)",
@@ -343,6 +344,13 @@ CLAIMS = [
         claiming_pod(),
         device_class(), node("a"), resource_slice("a", [device("gpu-0")]),
         claim("other"), claiming_pod("holds-a", "other"), claim(),
+    ),
+    _situation(
+        "devices in use by another namespace", "gpu-capacity-exhausted",
+        "1 cannot allocate all claims",
+        claiming_pod(),
+        device_class(), node("a"), resource_slice("a", [device("gpu-0")]),
+        elsewhere(claim("other")), elsewhere(claiming_pod("holds-a", "other")), claim(),
     ),
     _situation(
         "pool incomplete", "dra-pool-incomplete", "1 cannot allocate all claims",

@@ -17,6 +17,8 @@ _PREEMPTION = re.compile(r"\bpreemption:\s*", re.IGNORECASE)
 _COUNTED = re.compile(r"(?:^|,\s+|\.\s+)(?P<count>\d+)\s+(?=\S)")
 _INSUFFICIENT = re.compile(r"Insufficient (?P<resource>\S+?)[.,]?$")
 _TAINT = re.compile(r"taint \{(?P<key>[^:}]+):?\s*(?P<value>[^}]*)\}")
+# What kube-scheduler 1.34 to 1.37 append when no preemption was tried after a PreFilter failure.
+_NO_PREEMPTION = ". not found"
 _MAX_CHARS = 64 * 1024
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
@@ -77,7 +79,7 @@ class SchedulerMessage(msgspec.Struct, frozen=True):
 
 def parse(message: str) -> SchedulerMessage:
     """Parse any scheduler's message; text of no known form is one reason without a count."""
-    text = " ".join(message[:_MAX_CHARS].split())
+    text = " ".join(message[:_MAX_CHARS].split()).removesuffix(_NO_PREEMPTION)
     head, preemption = text, ""
     cut = _PREEMPTION.search(text)
     if cut:
