@@ -4,13 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench index schema clean
+.PHONY: demo test e2e e2e-old lint bench index schema clean
 
 demo: $(VENV)/installed
 	$(BIN)/gpudoctor check --pod trainer-0 --from samples/trainer-without-rdma.json || test $$? -eq 1
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
+
+# Against a real Kubernetes control plane, built from tests/cluster/v*/go.mod on the first run;
+# skipped where there is no Go.
+e2e: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m cluster tests/cluster
+
+e2e-old: $(VENV)/installed-dev
+	KUBERNETES_LINE=1.34 $(BIN)/python -m pytest -m cluster tests/cluster
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

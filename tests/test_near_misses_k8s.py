@@ -284,7 +284,7 @@ CHANGES: list[tuple[str, Callable[[Case], None], set[str], set[str]]] = [
     ("10", total_too_small, {"gpu-capacity-exhausted"}, {"gpu-fragmentation"}),
     ("10", selector_of_no_node, {"node-selector-mismatch"}, {"gpu-fragmentation"}),
     ("13", adapters_found, {"gpu-capacity-exhausted"}, {"rdma-resource-zero"}),
-    ("14", rdma_requested, set(), {"rdma-not-requested"}),
+    ("14", rdma_requested, {"rdma-device-absent"}, {"rdma-not-requested"}),
     ("14", node_without_rdma, set(), {"rdma-not-requested"}),
     ("14", nccl_on_ib, set(), {"rdma-not-requested"}),
     ("15", shm_mounted_and_oom, {"oom-killed"}, {"shm-too-small"}),

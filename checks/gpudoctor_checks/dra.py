@@ -415,21 +415,30 @@ def dra_no_matching_device(situation: DraSituation) -> Iterator[Result]:
     if supply.published:
         best = f"the best node publishes {supply.published}, {supply.free} of them free"
         why = f"devices of {drivers} exist ({best}), so selectors, count or constraints leave none"
-    else:
+    elif situation.scope.has_all("ResourceSlice"):
         why = "no driver publishes a device of the wanted class"
-    wanted = "all" if supply.wanted is None else str(supply.wanted)
+    else:
+        why = "no device of the wanted class is in the input"
+    wanted = "all" if supply.wanted is None else f"{supply.wanted} or more"
     yield finding(
         "dra-no-matching-device",
         pod.subject,
-        f"The scheduler cannot allocate the claims of {pod.meta.short}, which want {wanted} "
-        f"devices: {why}.",
+        f"The scheduler cannot allocate the claims of {pod.meta.short}"
+        f"{f', which want {wanted} devices' if claims else ''}: {why}.",
         *((situation.failure.evidence,) if situation.failure else ()),
         *_requests(claims),
         *_published(situation),
         values={"claim": ", ".join(c.meta.short for c in claims) or pod.meta.short},
-        certainty=Certainty.LIKELY if _is_full(supply) else Certainty.CERTAIN,
+        certainty=_certainty(situation, supply),
         leans_on=("ResourceSlice", "ResourceClaim"),
     )
+
+
+def _certainty(situation: DraSituation, supply: _Supply) -> Certainty:
+    """How sure it is that selectors, count or constraints are to blame."""
+    if not situation.claims and situation.absent:
+        return Certainty.POSSIBLE
+    return Certainty.LIKELY if _is_full(supply) else Certainty.CERTAIN
 
 
 @CHECKS.check(DraSituation)

@@ -24,6 +24,12 @@ _NAMED = 4
 _GANG_WORDS = re.compile(r"\bgang\b|pod ?group|sibling pods|min(?:Member|Available|Count)\b", re.I)
 _QUEUE_FULL = re.compile(r"\bqueue resource quota insufficient", re.I)
 _OVERUSED = re.compile(r"resource in cluster is overused(?:: overused (?P<resource>[^\s,]+))?")
+_NAMESPACE_FULL = re.compile(
+    r"(?<!queue )resource quota insufficient, requested: (?P<requested>.+), used: (?P<used>.+), "
+    r"limited: (?P<limited>.+)",
+    re.S,
+)
+_RESOURCE_IN_MAP = re.compile(r"map\[(?P<resource>[\w./-]+):")
 _KAI_QUOTA = re.compile(r"over ?(?:quota|limit)|quota has reached|quota is \d", re.I)
 _TOO_FEW = ("NotEnoughTasks", "NotEnoughPods", "NotEnoughPodsOfTask")
 _CLOSED = ("Closed", "Closing")
@@ -193,6 +199,27 @@ def volcano_queue_capability_exceeded(situation: QueueSituation) -> Iterator[Res
     )
 
 
+@CHECKS.check(QueueSituation)
+def volcano_namespace_quota(situation: QueueSituation) -> Iterator[Result]:
+    """Volcano does not let the group in, because the namespace's ResourceQuota is used up."""
+    gang = _not_let_in(situation)
+    event = _newest(gang.events, _NAMESPACE_FULL) if gang else None
+    if gang is None or event is None:
+        return
+    named = _RESOURCE_IN_MAP.search(event.message)
+    yield _draft(
+        "resourcequota-exceeded",
+        situation,
+        gang,
+        f"PodGroup {gang.reference} is not let in: {event.message}",
+        [*_phase(gang, situation), _event(event)],
+        {
+            "name": "(not named)",
+            "resource": named["resource"] if named else "what it asks for",
+        },
+    )
+
+
 def _written(resources: Resources) -> str:
     return ", ".join(f"{resource} {amount:f}" for resource, amount in resources.items())
 
@@ -240,7 +267,12 @@ def gang_not_enough_resources(situation: QueueSituation) -> Iterator[Result]:
     room = gang.room(gang.members[0].requests) if gang.members else 0
     placed = sum(m.requests.get(resource, Decimal(0)) for m in gang.members if m.node)
     offered = room * per_member + placed
-    known = bool(gang.nodes) and not situation.nodes_missing and offered < (wanted or offered + 1)
+    known = (
+        per_member > 0
+        and bool(gang.nodes)
+        and not situation.nodes_missing
+        and offered < (wanted or offered + 1)
+    )
     evidence = [*_said(gang, situation), *_culprits(gang), *_free_by_node(gang, resource)]
     if overused is not None:
         evidence.append(_event(overused))

@@ -9,7 +9,6 @@ from gpudoctor.facts.node.kernel_log import (
     EventKind,
     GpuEvent,
     KernelLog,
-    gpu_actions,
 )
 from gpudoctor.facts.node.xid import Action, XidSeverity, xid
 from gpudoctor.report import Evidence, Severity, Subject, Unknown
@@ -81,7 +80,6 @@ def _name(event: GpuEvent) -> str:
 def _draft(log: KernelLog, name: str, led: list[GpuEvent], followers: list[GpuEvent]) -> Draft:
     first = led[0]
     host = first.host or log.subject.name
-    key = first.pci if first.host is None else f"{first.host}/{first.pci}"
     uuid = log.uuids.get(first.pci)
     detail = " ".join(_sentence(event) for event in led)
     if all(event.ended for event in led):
@@ -96,7 +94,6 @@ def _draft(log: KernelLog, name: str, led: list[GpuEvent], followers: list[GpuEv
             "node": host,
             "codes": ", ".join(str(event.code) for event in led),
             "process": next((event.process for event in led if event.process), "the program"),
-            "action": gpu_actions(log)[key].word,
             "link": str(first.link) if first.link is not None else "an NVLink",
         },
         severity=_severity(name, led),

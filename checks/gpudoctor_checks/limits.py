@@ -103,7 +103,7 @@ def shm(facts: WorkloadFacts) -> Iterator[Result]:
     yield finding(
         "shm-too-small",
         facts.subject,
-        f"The mount at /dev/shm holds {amount(process.shm_bytes)}, the container runtime's default: "
+        f"The mount at /dev/shm holds {amount(process.shm_bytes)}, the runtime's default: "
         "NCCL's shared-memory transport and data loader workers need more.",
         Evidence(f"/proc/{process.pid}/mountinfo", "shm", f"size={process.shm_bytes}"),
         values={"pod": where},

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpudoctor.checking import CheckSet, Result, finding
-from gpudoctor.facts.node.model import Gid, Hca, NodeFacts, Port, WorkloadFacts
+from gpudoctor.facts.node.model import Gid, Hca, NodeFacts, Port, VerbsNode, WorkloadFacts
 from gpudoctor.report import Certainty, Evidence, Severity, Subject, Unknown
 
 CHECKS = CheckSet()
@@ -92,9 +92,10 @@ def _down_severity(facts: NodeFacts, hca: Hca, port: Port) -> Severity | None:
         return None if _is_used(facts, hca, port) else Severity.INFO
     others = [pair for pair in _ports(facts) if pair != (hca, port) and pair[1].is_active]
     peers = [pair for pair in others if _alike(pair, (hca, port))]
-    unused = port.physical == "Disabled" or not _is_used(facts, hca, port)
-    if unused or _is_spare(facts, hca, port) or (others and not peers):
+    if not _is_used(facts, hca, port) or _is_spare(facts, hca, port) or (others and not peers):
         return Severity.INFO
+    if port.physical == "Disabled":
+        return Severity.WARNING if _completes(facts, len(peers), 1) else Severity.INFO
     return None
 
 
@@ -299,6 +300,40 @@ def devices(facts: WorkloadFacts) -> Iterator[Result]:
                 yield _missing_node(facts, hca)
 
 
+@CHECKS.check(WorkloadFacts)
+def closed_nodes(facts: WorkloadFacts) -> Iterator[Result]:
+    """A device node is here, but the process may not open it: cgroup, mode or owner."""
+    hcas = {hca.uverbs: hca.name for hca in facts.hcas or () if hca.uverbs}
+    uid = facts.process.uid if facts.process is not None else None
+    for node in facts.verbs or ():
+        why = _why_closed(node, uid) if node.name.startswith("uverbs") else None
+        if why is None:
+            continue
+        path = f"/dev/infiniband/{node.name}"
+        mode = None if node.mode is None else f"{node.mode:04o}"
+        yield finding(
+            "rdma-device-open-failed",
+            _device(facts, hcas.get(node.name, node.name)),
+            f"{path} is here, but cannot be opened for reading and writing: {why}.",
+            Evidence(path, "mode", mode, f"owner {node.uid}:{node.gid}"),
+            values={"devices": hcas.get(node.name, node.name), "hosts": facts.subject.name},
+        )
+
+
+def _why_closed(node: VerbsNode, uid: int | None) -> str | None:
+    if node.opened in ("EPERM", "EACCES"):
+        return f"{node.opened}, " + (
+            "the container's device cgroup does not allow it"
+            if node.opened == "EPERM"
+            else "its owner and mode do not allow it"
+        )
+    if node.opened is not None or node.mode is None or not uid or uid == node.uid:
+        return None
+    return (
+        None if node.mode & 0o066 else f"mode {node.mode:04o} is for its owner only, not uid {uid}"
+    )
+
+
 def _no_device(facts: WorkloadFacts, nodes: set[str], wanted: str | None) -> Iterator[Result]:
     controllers = [d for d in facts.pci if d.class_ >> 8 == _INFINIBAND_CONTROLLER]
     named = wanted and not wanted.startswith("^")
@@ -393,25 +428,23 @@ def _why_no_dma_buf(facts: NodeFacts) -> str:
 def gpudirect(facts: NodeFacts) -> Iterator[Result]:
     """NICs cannot reach GPU memory: neither DMA-BUF nor a registered peer-memory module."""
     state = facts.gpudirect
-    if not _wants_gpudirect(facts) or state.driver is None or state.dma_buf:
+    if not _wants_gpudirect(facts) or state.driver is None:
         return
     evidence = (
         Evidence("/proc/driver/nvidia/version", None, state.driver, _flavour(state.open_module)),
         Evidence("/proc/sys/kernel/osrelease", None, state.kernel_text),
         Evidence("/sys/module/nvidia_peermem", None, _loaded(state.peermem_loaded)),
     )
+    if state.dma_buf:
+        if state.peermem_loaded and state.peermem_registered is False:
+            yield _not_registered(facts, evidence)
+        return
     if state.peermem_loaded is False:
         why = "the nvidia-peermem module is not loaded"
         yield _peermem_missing(facts, evidence)
     elif state.peermem_loaded and state.peermem_registered is False:
         why = "nvidia-peermem is loaded but not registered with the RDMA core"
-        yield finding(
-            "peermem-not-registered",
-            facts.subject,
-            "nvidia-peermem is loaded, but /sys/kernel/mm/memory_peers has no nv_mem: it was built "
-            "without the RDMA stack's peer-memory symbols.",
-            *evidence,
-        )
+        yield _not_registered(facts, evidence)
     elif state.peermem_loaded is None:
         yield Unknown("GPUDirect RDMA", "whether nvidia-peermem is loaded could not be read")
         return
@@ -438,6 +471,19 @@ def _flavour(is_open: bool | None) -> str:
 
 def _loaded(loaded: bool | None) -> str:
     return "unknown" if loaded is None else ("loaded" if loaded else "not loaded")
+
+
+def _not_registered(facts: NodeFacts, evidence: tuple[Evidence, ...]) -> Result:
+    replaced = facts.gpudirect.dma_buf is True
+    return finding(
+        "peermem-not-registered",
+        facts.subject,
+        "nvidia-peermem is loaded, but /sys/kernel/mm/memory_peers has no nv_mem: it was built "
+        "without the RDMA stack's peer-memory symbols."
+        + (" DMA-BUF works here and takes its place." if replaced else ""),
+        *evidence,
+        severity=Severity.INFO if replaced else None,
+    )
 
 
 def _peermem_missing(facts: NodeFacts, evidence: tuple[Evidence, ...]) -> Result:

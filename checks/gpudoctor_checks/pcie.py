@@ -115,6 +115,7 @@ def _matters(facts: NodeFacts, port: AcsPort) -> bool:
 @CHECKS.check(NodeFacts)
 def acs(facts: NodeFacts) -> Iterator[Result]:
     """A switch port sends peer-to-peer traffic up to the root complex."""
+    passes_through = any(device.driver == "vfio-pci" for device in facts.pci)
     for port in facts.acs.ports:
         if not port.redirects or not _matters(facts, port):
             continue
@@ -127,7 +128,7 @@ def acs(facts: NodeFacts) -> Iterator[Result]:
             + (" This is a virtual machine: leave it to the host." if facts.virtual else ""),
             Evidence(port.source, port.address, port.control, "ACSCtl: what is switched on"),
             values={"bridge": port.address},
-            severity=Severity.INFO if facts.virtual else None,
+            severity=Severity.INFO if facts.virtual or passes_through else None,
         )
     concerned = facts.gpus or facts.hcas or not facts.pci_whole
     if facts.acs.denied and concerned:

@@ -446,7 +446,7 @@ def _waits_for_quota(situation: QueueSituation, kueue: Kueue) -> Draft:
     holders = [
         (holder, amount)
         for holder in kueue.holders
-        if (amount := _held(holder, resource)) or not resource
+        if (amount := _held(holder, refusal)) or refusal is None
     ]
     holders.sort(key=lambda pair: -pair[1])
     evidence += [
@@ -467,8 +467,18 @@ def _waits_for_quota(situation: QueueSituation, kueue: Kueue) -> Draft:
     )
 
 
-def _held(holder: Workload, resource: str) -> Decimal:
-    return (holder.usage or holder.requests).get(resource, Decimal(0))
+def _held(holder: Workload, wanted: Refusal | None) -> Decimal:
+    """How much a workload holds of the resource and flavor that is lacking."""
+    if wanted is None:
+        return Decimal(0)
+    return sum(
+        (
+            use.amount
+            for use in holder.usage
+            if use.resource == wanted.resource and use.flavor in ("", wanted.flavor)
+        ),
+        Decimal(0),
+    )
 
 
 @CHECKS.check(QueueSituation)
@@ -481,23 +491,23 @@ def queue_quota_held_by_evicted_workload(situation: QueueSituation) -> Iterator[
     resource = refusal.resource if refusal else ""
     missing = fields.quantity(refusal.more) if refusal else None
     evicted = [holder for holder in kueue.holders if _is_stuck(holder, situation.now)]
-    held = sum((_held(holder, resource) for holder in evicted), Decimal(0))
+    held = sum((_held(holder, refusal) for holder in evicted), Decimal(0))
     if not evicted or (resource and not held):
         return
     enough = missing is None or held >= missing
-    first = max(evicted, key=lambda holder: _held(holder, resource))
+    first = max(evicted, key=lambda holder: _held(holder, refusal))
     condition = first.condition("Evicted")
     yield _draft(
         "queue-quota-held-by-evicted-workload",
         situation,
         f"Workload {first.meta.short} was evicted ({condition.reason if condition else ''}) and "
-        f"still has its quota of {_held(first, resource):f} {resource}: Kueue gives it back when "
+        f"still has its quota of {_held(first, refusal):f} {resource}: Kueue gives it back when "
         "the last of its pods has ended.",
         *(
             Evidence(
                 holder.meta.path,
                 "status.conditions[Evicted] with QuotaReserved",
-                f"Evicted True, QuotaReserved True, {_held(holder, resource):f} {resource}",
+                f"Evicted True, QuotaReserved True, {_held(holder, refusal):f} {resource}",
             )
             for holder in evicted[:_NAMED]
         ),
@@ -586,7 +596,7 @@ def topology_placement_failed(situation: QueueSituation) -> Iterator[Result]:
     workload = kueue.workload
     levels = workload.required_topology
     what = refusal.what if refusal else ""
-    level = levels[0] if levels else what or "topology"
+    level = levels[0] if levels else f"topology {what}".strip()
     said = refusal.text if refusal else _reserved(workload).value or ""
     required = tuple(
         Evidence(workload.meta.path, "spec.podSets[].topologyRequest.required", level)
@@ -685,6 +695,26 @@ def preempted_by_kueue(situation: QueueSituation) -> Iterator[Result]:
         _condition(workload.meta.path, evicted, "Evicted"),
         *((_condition(workload.meta.path, preempted, "Preempted"),) if preempted else ()),
         values={"reason": f"Kueue, {how}"},
+    )
+
+
+@CHECKS.check(QueueSituation)
+def queue_admitted(situation: QueueSituation) -> Iterator[Result]:
+    """The pod waits for a node with its quota in hand, so quota is not the question."""
+    kueue = situation.kueue
+    if kueue is None or kueue.workload is None or not situation.held or situation.pod is None:
+        return
+    workload = kueue.workload
+    if kueue.gates or not workload.has("Admitted"):
+        return
+    yield finding(
+        "queue-admitted",
+        situation.subject,
+        f"Workload {workload.meta.short} is admitted in {workload.cluster_queue or 'its queue'}. "
+        "Kueue adds up quota and does not place pods.",
+        _condition(workload.meta.path, workload.condition("Admitted"), "Admitted"),
+        values={"pod": _name(situation)},
+        related=(workload.meta.subject,),
     )
 
 

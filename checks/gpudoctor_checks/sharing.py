@@ -151,8 +151,8 @@ def mig_config_failed(situation: SharingSituation) -> Iterator[Result]:
         yield finding(
             "mig-config-failed",
             node.subject,
-            f"mig-manager could not give {node.name} the layout {layout or '(no label)'}; the node "
-            f"offers {_amounts(node, [resource]).value}.",
+            f"mig-manager could not give {node.name} the layout {layout or '(no label)'}; in its "
+            f"allocatable: {_amounts(node, [resource]).value}.",
             *evidence,
             values={"wanted": layout or "of its label", "node": node.name},
             severity=None if hurts else Severity.INFO,
@@ -316,6 +316,7 @@ def _picked_by_nobody(situation: SharingSituation) -> Iterator[Result]:
 
 # HAMi and Volcano vGPU
 
+_QUOTA_CODE = "ResourceQuotaNotFit"
 _CODES = {
     "CardTypeMismatch": "the cards are of a type that the pod excludes",
     "CardUuidMismatch": "the pod names cards by UUID that are not these",
@@ -334,7 +335,7 @@ _CODES = {
     "CardAppClassMismatch": "the application class of the cards is another",
     "NodeInsufficientDevice": "no node has that many cards",
     "AllocatedCardsInsufficientRequest": "no node has that many suitable cards left",
-    "ResourceQuotaNotFit": "the namespace's quota for GPU memory or cores is used up",
+    _QUOTA_CODE: "the namespace's quota for GPU memory or cores is used up",
     "ModeNotFit": "the nodes share their cards in another mode",
     "NodeUnfitPod": "no card of the nodes suits the slice",
 }
@@ -349,6 +350,9 @@ def hami_no_card_fits(situation: SharingSituation) -> Iterator[Result]:
     asked = _largest(situation.slices)
     refused = [r for r in situation.refusals if r.code in _CODES]
     specific = [r for r in refused if r.code != "NodeUnfitPod"] or refused
+    if specific and all(r.code == _QUOTA_CODE for r in specific):
+        yield _over_resource_quota(situation, asked, specific[0])
+        return
     never = _never_fits(situation, asked) if _by_extender(situation) else None
     said = situation.failure.raw if situation.failure else ""
     if not specific and never is None and _VOLCANO_WORDS not in said:
@@ -375,6 +379,35 @@ def hami_no_card_fits(situation: SharingSituation) -> Iterator[Result]:
         certainty=Certainty.CERTAIN if proved else Certainty.LIKELY,
         blame=None if never else Blame.PLACEMENT,
         leans_on=() if any(r.event for r in specific) else ("Node",),
+    )
+
+
+def _over_resource_quota(situation: SharingSituation, asked: Slice, refused: CardRefusal) -> Draft:
+    """HAMi counts gpumem and gpucores against the namespace's ResourceQuota itself."""
+    pod = situation.pod
+    limits = [
+        (quota, key, hard)
+        for quota in situation.quotas
+        for key, hard in quota.hard.items()
+        if is_accounting(key.removeprefix("limits.").removeprefix("requests."))
+    ]
+    names = ", ".join(dict.fromkeys(quota.meta.name for quota, _, _ in limits))
+    resource = next((r for r in situation.wanted if is_accounting(r)), "GPU memory")
+    return finding(
+        "resourcequota-exceeded",
+        pod.subject,
+        f"A card has room for {asked.written} of {pod.meta.short}, the namespace's quota has not.",
+        _refusal(pod, refused),
+        Evidence(pod.meta.path, asked.field, asked.written),
+        *(
+            Evidence(
+                quota.meta.path,
+                f"status.used vs status.hard [{key}]",
+                f"{quota.used.get(key, Decimal(0)):f} vs {hard:f}",
+            )
+            for quota, key, hard in limits[:_NAMED]
+        ),
+        values={"name": names or "(not in the input)", "resource": resource},
     )
 
 
@@ -429,8 +462,8 @@ def _card(card: Card) -> str:
 @CHECKS.check(SharingSituation)
 def hami_node_unregistered(situation: SharingSituation) -> Iterator[Result]:
     """HAMi's scheduler has no card registered for the nodes: its plugin there does not report."""
-    event = situation.unregistered
-    if event is None or not situation.pending or any(r.event for r in situation.refusals):
+    said = situation.unregistered
+    if said is None or not situation.pending or any(r.event for r in situation.refusals):
         return
     pod = situation.pod
     resource = next((r for r in situation.wanted if is_accounting(r)), next(iter(situation.wanted)))
@@ -440,7 +473,7 @@ def hami_node_unregistered(situation: SharingSituation) -> Iterator[Result]:
         "gpu-resource-not-advertised",
         pod.subject,
         f"HAMi knows no card of {names}: its device plugin there has not registered.",
-        Evidence(event.path, event.reason, event.message),
+        said,
         *(
             Evidence(
                 node.meta.path,

@@ -24,6 +24,8 @@ _FULL_LINKS = frozenset({2, 3, 4, 6, 8, 12, 18})
 """NVLinks of a GPU by product: 18 H100 and later, 12 A100, 8 A800 and H800, 6 V100, fewer on
 bridged cards."""
 
+_SEVERAL_NICS = 3
+
 _MESH_LINKS = 3
 """Hybrid cube meshes bond one to three links a pair; whatever bonds more is a full mesh."""
 
@@ -72,14 +74,21 @@ def _same_node_apart(topology: Topology) -> list[tuple[str, str]]:
 
 
 def _flat(topology: Topology) -> str | None:
-    """Return the one path that all PCIe cells show on a machine that knows no NUMA node."""
-    if not topology.numa_shown or any(gpu.numa is not None for gpu in topology.gpus):
+    """Return the one path that all PCIe cells show where that cannot be.
+
+    That is a machine that knows no NUMA node, or one node on which several NICs are SYS from
+    everything, each other too.
+    """
+    if not topology.numa_shown:
         return None
     paths = [path for _, _, path in topology.gpu_pairs() if not nvlinks(path)]
     paths += [path for gpu in topology.gpus for path in topology.nic_paths(gpu).values()]
-    if len(paths) > 1 and set(paths) in ({"PHB"}, {"SYS"}):
-        return paths[0]
-    return None
+    nodes = {gpu.numa for gpu in topology.gpus}
+    if nodes == {None}:
+        return paths[0] if len(paths) > 1 and set(paths) in ({"PHB"}, {"SYS"}) else None
+    paths += [path for _, _, path in topology.nic_pairs()]
+    alike = len(nodes) == 1 and len(topology.nics) >= _SEVERAL_NICS
+    return "SYS" if alike and set(paths) == {"SYS"} else None
 
 
 @CHECKS.check(Topology)
@@ -95,7 +104,7 @@ def hidden(topology: Topology) -> Iterator[Result]:
         )
         evidence = _row(topology, one, "SYS inside one NUMA node")
     elif flat:
-        why = f"every PCIe path is {flat} and no device has a NUMA node"
+        why = f"every PCIe path is {flat}, and the GPUs are not on different NUMA nodes"
         evidence = _row(topology, topology.gpus[0].label, "all the same")
     else:
         return
@@ -174,6 +183,28 @@ def _with_nvlink(topology: Topology) -> list[Gpu]:
 def _is_mesh_of_few(topology: Topology) -> bool:
     counts = [nvlinks(path) for _, _, path in topology.gpu_pairs() if nvlinks(path)]
     return bool(counts) and max(counts) <= _MESH_LINKS
+
+
+@CHECKS.check(Topology)
+def bridge_missing(topology: Topology) -> Iterator[Result]:
+    """Some PCIe cards are bridged in twos and others are not: perhaps a bridge is missing."""
+    islands = topology.islands()
+    linked = {label for island in islands for label in island}
+    without = [gpu.label for gpu in topology.gpus if gpu.label not in linked]
+    in_twos = len(islands) > 1 and all(len(island) == 2 for island in islands)
+    if not in_twos or topology.broken or len(without) != 2:
+        return
+    for label in without:
+        yield finding(
+            "nvlink-missing",
+            device(topology, label),
+            f"{len(linked)} GPUs are bridged in twos, {' and '.join(without)} are not: a bridge "
+            "that was never fitted or is not seen, or partners that were given to another job.",
+            _row(topology, label),
+            values={"gpu": label},
+            certainty=Certainty.POSSIBLE,
+            severity=Severity.INFO,
+        )
 
 
 @CHECKS.check(Topology)

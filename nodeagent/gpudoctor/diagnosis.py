@@ -53,20 +53,22 @@ def diagnose(
     is_complete: Callable[[str], bool] = lambda _kind: True,
     unknown: Iterable[Unknown] = (),
     selected: Callable[[Entry], bool] = lambda _entry: True,
+    kept: Callable[[Draft, Entry], bool] = lambda _draft, _entry: True,
 ) -> Diagnosis:
     """Run every check whose fact type is among `facts` and link what they find.
 
     The checks of `otherwise` run only where nothing of severity warning or above was found.
     `is_complete(kind)` says whether the input holds all objects of that kind; findings that
     lean on a kind it does not are at most `likely`. `unknown` are the facts that the sources
-    could not read. `selected` leaves out findings by their catalogue entry.
+    could not read. `selected` leaves out findings by their catalogue entry, `kept`
+    single occurrences, as a site's waivers do.
     """
     drafts, unknowns = _run_all(registry, facts)
     if all((d.severity or e.severity) is Severity.INFO for d, e in drafts):
         more, missing = _run_all(registry, otherwise)
         drafts += more
         unknowns += missing
-    drafts = [(draft, entry) for draft, entry in drafts if selected(entry)]
+    drafts = [(draft, entry) for draft, entry in drafts if selected(entry) and kept(draft, entry)]
     needed_unknown = bool(unknowns)
     unknowns = [*registry.broken, *unknown, *unknowns]
     findings, root_ids = _link(_merge(drafts), is_complete)

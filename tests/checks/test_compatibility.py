@@ -213,6 +213,17 @@ def test_the_cheapest_way_out_comes_first(unfit: CudaStack, cheapest: str) -> No
     assert cheapest in ways_out(unfit)[0]
 
 
+def test_what_works_with_limits_is_told_only_what_lifts_them() -> None:
+    limited = stack(
+        "470.199.02", "11.8", "A100", requirements=("cuda>=11.8 driver>=470,driver<471",)
+    )
+    assert judge(limited).outcome is Outcome.LIMITED
+    assert ways_out(limited) == (
+        "use an image of CUDA 11.4 or older, down to 11.0",
+        "upgrade the driver to 520.61.05 or newer",
+    )
+
+
 VERSIONS = st.builds(CudaVersion, st.integers(7, 15), st.integers(0, 12))
 BRANCHES = st.sampled_from([*tables().levels, 384, 430, 600, 699])
 DRIVERS = st.builds(DriverVersion, BRANCHES, st.integers(0, 400), st.integers(0, 99))

@@ -249,6 +249,17 @@ def test_cluster_is_overused() -> None:
     assert "nvidia.com/gpu" in finding_of(report, GANG).title
 
 
+def test_namespace_quota_is_used_up() -> None:
+    pending = group("Pending")
+    message = (
+        "resource quota insufficient, requested: map[requests.nvidia.com/gpu:{{12 0} {<nil>} 12 "
+        "DecimalSI}], used: map[requests.nvidia.com/gpu:{{8 0}}], limited: map[]"
+    )
+    report = ask(waiting(), pending, told(pending, message), queue(), *nodes(8, 8))
+    assert report.roots == ("resourcequota-exceeded",)
+    assert "requests.nvidia.com/gpu" in finding_of(report, "resourcequota-exceeded").title
+
+
 @pytest.mark.parametrize("state", ["Closed", "Closing"])
 def test_closed_queue(state: str) -> None:
     report = ask(waiting(), group("Pending"), queue(state), *nodes(8, 8))
@@ -319,3 +330,121 @@ def test_pod_that_runs_on_is_only_warned() -> None:
     event = k8s.event(pod, "Preempting", "Preempted in order to admit critical pod")
     found = finding_of(ask(pod, event, k8s.node()), "preempted")
     assert found.severity is Severity.WARNING
+
+
+def test_native_group_put_out_for_another() -> None:
+    target = condition("DisruptionTarget", "True", "PreemptionByScheduler", "for a larger group")
+    report = ask(native_pod("gang pg is preempted"), native(target), *nodes(8))
+    assert report.roots == ("preempted",)
+    assert "for a larger group" in finding_of(report, "preempted").title
+    other = condition("DisruptionTarget", "True", "Maintenance", "")
+    assert "preempted" not in ask(native_pod(), native(other), *nodes(8)).roots
+
+
+# What is shown, and what decides between two readings
+
+
+def test_words_and_evidence_of_a_gang() -> None:
+    report = ask(*members(), group("Inqueue", unschedulable()), queue(), *nodes(4, 4))
+    found = finding_of(report, GANG)
+    assert "needs 12 nvidia.com/gpu for 3 members at once" in found.detail
+    assert "the nodes can give 8 to whole members" in found.detail
+    evidence = shown(found)
+    assert "PodGroup/team/pg status.conditions[Unschedulable] True NotEnoughResources" in evidence
+    assert "PodGroup/team/pg spec.minResources nvidia.com/gpu 12" in evidence
+    assert "Pod/team/train-2 status.conditions[PodScheduled] Unschedulable" in evidence
+    assert "Node/gpu-2 status.allocatable minus bound pods nvidia.com/gpu 4, 4 free" in evidence
+
+
+def test_group_without_numbers_is_named_by_the_pod() -> None:
+    pods = members()
+    event = k8s.event(pods[0], "FailedScheduling", NOT_READY + LACKS, component="volcano")
+    found = finding_of(ask(*pods, event, complete=False), GANG)
+    assert "needs more nvidia.com/gpu at once, less can be had" in found.title
+    assert "not all can be had" in found.detail
+    assert "Event/team/train-0 FailedScheduling" in shown(found)
+
+
+def test_members_that_ask_alike_make_the_sum_without_min_resources() -> None:
+    pg = group("Inqueue", unschedulable(), minResources={})
+    report = ask(*members()[:2], pg, queue(), *nodes(4, 4))
+    assert "needs 12 nvidia.com/gpu" in finding_of(report, GANG).title
+
+
+def test_lack_without_origin_is_likely_and_names_the_gpus() -> None:
+    text = "3/3 tasks in gang unschedulable: pod group is not ready, 3 Pending, 3 minAvailable"
+    bare = condition("Unschedulable", "True", "NotEnoughResources", text)
+    report = ask(member(), group("Inqueue", bare), queue(), *nodes(4))
+    found = finding_of(report, GANG)
+    assert found.certainty is Certainty.LIKELY
+    assert "12 nvidia.com/gpu" in found.title
+
+
+def test_origin_of_another_kind_is_not_a_lack() -> None:
+    origin = "0/2 nodes are unavailable: 2 node(s) didn't match pod anti-affinity rules."
+    report = ask(member(), group("Inqueue", unschedulable(origin)), queue(), *nodes(4, 4))
+    assert GANG not in [finding.name for finding in report.findings]
+
+
+def test_member_that_lacks_without_any_word_of_a_gang_proves_nothing() -> None:
+    said = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    pod = k8s.pod(
+        conditions=k8s.pending(said), meta={"labels": {"scheduling.x-k8s.io/pod-group": "pg"}}
+    )
+    report = ask(pod, *nodes(0))
+    assert GANG not in [finding.name for finding in report.findings]
+
+
+def test_full_queue_comes_before_the_nodes() -> None:
+    pending = group("Pending", unschedulable())
+    report = ask(*members(), pending, told(pending, FULL), queue(), *nodes(4, 4))
+    assert report.roots == ("volcano-queue-capability-exceeded",)
+    assert GANG not in [finding.name for finding in report.findings]
+    closed = ask(*members(), group("Pending", unschedulable()), queue("Closed"), *nodes(4, 4))
+    assert GANG not in [finding.name for finding in closed.findings]
+    limited = queue(capability={"nvidia.com/gpu": "16"})
+    by_numbers = ask(*members(), group("Pending", unschedulable()), limited, *nodes(4, 4))
+    assert GANG not in [finding.name for finding in by_numbers.findings]
+
+
+def test_full_queue_shows_its_numbers() -> None:
+    pending = group("Pending", queue="")
+    report = ask(waiting(), pending, told(pending, FULL), *nodes(8))
+    found = finding_of(report, "volcano-queue-capability-exceeded")
+    assert "queue default" in found.detail
+    assert "PodGroup/team/pg status.phase Pending" in shown(found)
+    assert "PodGroup/team/pg spec.minResources nvidia.com/gpu 12" in shown(found)
+    assert FULL in shown(found)
+
+
+def test_queue_that_is_exactly_full_lets_in() -> None:
+    # 8 allocated + 12 asked = 20.
+    over = queue(capability={"nvidia.com/gpu": "19"})
+    names = ask(waiting(), group("Pending"), over, *nodes(8)).roots
+    assert names == ("volcano-queue-capability-exceeded",)
+    other = queue(capability={"cpu": "1"})
+    assert ask(waiting(), group("Pending"), other, *nodes(8)).roots != names
+
+
+def test_kai_over_quota_is_not_a_lack_of_nodes() -> None:
+    said = {
+        "type": "UnschedulableOnNodePool",
+        "reason": "NotEnoughResources",
+        "message": "over quota: 1 Insufficient nvidia.com/gpu",
+    }
+    pod = k8s.pod(
+        conditions=k8s.pending("gang: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
+        meta={"annotations": {"pod-group-name": "pg"}},
+        spec={"schedulerName": "kai-scheduler"},
+    )
+    kai = k8s.custom(
+        "scheduling.run.ai/v2alpha2",
+        "PodGroup",
+        "pg",
+        "team",
+        spec={"minMember": 2, "queue": "team"},
+        status={"schedulingConditions": [said]},
+    )
+    names = [finding.name for finding in ask(pod, kai, *nodes(8)).findings]
+    assert "queue-waiting-for-quota" in names
+    assert GANG not in names

@@ -196,6 +196,11 @@ class TestPorts:
         tree["/dev/infiniband"] = {"dir": ["uverbs0", "uverbs1"]}
         assert loud(tree) == set()
 
+    def test_switched_off(self) -> None:
+        off: Tree = {"state": "1: DOWN", "physical": "3: Disabled"}
+        assert loud(rails(7) | hca("mlx5_7", "0000:50:00.0", **off)) == {"nic-port-down:mlx5_7"}
+        assert loud(rails(8) | hca("mlx5_8", "0000:50:00.0", **off)) == set()
+
     def test_rate_below_the_peers(self) -> None:
         tree = rails(7) | hca("mlx5_7", "0000:50:00.0", rate="200 Gb/sec (2X NDR)")
         assert loud(tree) == {"nic-slow-rate:mlx5_7"}
@@ -283,6 +288,17 @@ class TestDevices:
         assert "rdma-umad-missing" not in names(report(tree))
         assert loud(tree) == set()
 
+    def test_node_that_cannot_be_opened(self) -> None:
+        tree = rails(1) | process()
+        node = {"char": [231, 192], "mode": "0666", "uid": 0, "gid": 0}
+        tree["/dev/infiniband/uverbs0"] = {**node, "opened": "EPERM"}
+        assert loud(tree) == {"rdma-device-open-failed:mlx5_0"}
+        tree["/dev/infiniband/uverbs0"] = {**node, "opened": ""}
+        assert loud(tree) == set()
+        tree["/dev/infiniband/uverbs0"] = {**node, "mode": "0600"}
+        assert loud(tree) == set(), "root may"
+        assert loud(tree | process(uid=1000)) == {"rdma-device-open-failed:mlx5_0"}
+
     def test_foreign_nodes_beside_efa(self) -> None:
         efa = hca("rdmap79s0", "0000:4f:00.0", vendor="0x1d0f", layer="Unspecified", uverbs=0)
         assert loud(efa) == set()
@@ -324,6 +340,9 @@ class TestGpuDirect:
         assert "gdr-unavailable" in names(answer)
         tree["/sys/kernel/mm/memory_peers"] = {"dir": ["nv_mem"]}
         assert loud(tree) == set()
+        tree = self.tree(self.OPEN, "6.8.0") | {"/sys/module/nvidia_peermem/version": "570"}
+        tree["/sys/kernel/mm/memory_peers"] = {"errno": "ENOENT"}
+        assert loud(tree) == set(), "DMA-BUF takes its place"
 
     def test_unread_module_is_unknown(self) -> None:
         answer = report(self.tree(self.CLOSED, "5.15.0"))
@@ -413,7 +432,13 @@ class TestAcs:
 
     def test_inside_a_virtual_machine_it_stays(self) -> None:
         tree = {"cmd:lspci -vvv": f"15:00.0 PCI bridge: X\n{self.ON}\n"}
-        tree["/proc/cpuinfo"] = "flags : fpu hypervisor lahf_lm\n"
+        assert loud(tree | {"/proc/cpuinfo": "flags : fpu hypervisor lahf_lm\n"}) == set()
+        assert loud(tree | {"/sys/class/dmi/id/product_name": "Virtual Machine\n"}) == set()
+        assert loud(tree | {"/sys/class/dmi/id/sys_vendor": "Amazon EC2\n"}) != set()
+
+    def test_on_a_host_that_passes_devices_through_it_stays(self) -> None:
+        tree: Tree = {"cmd:lspci -vvv": f"15:00.0 PCI bridge: X\n{self.ON}\n"} | gpu()
+        tree[f"{PCI}/0000:1b:00.0/driver"] = {"link": "../../../bus/pci/drivers/vfio-pci"}
         assert loud(tree) == set()
 
     @pytest.mark.parametrize(

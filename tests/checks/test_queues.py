@@ -189,12 +189,14 @@ def test_admitted_workload_is_not_held() -> None:
     admitted = [condition("QuotaReserved", "True"), condition("Admitted", "True")]
     pod = k8s.pod(
         conditions=k8s.pending("0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
-        meta={"labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+        meta={"labels": {"kueue.x-k8s.io/pod-group-name": "wl"}},
         limits={"nvidia.com/gpu": "8"},
     )
     full = k8s.pod("other", node="gpu-1", phase="Running", limits={"nvidia.com/gpu": "8"})
     report = ask(pod, full, workload(*admitted), local_queue(), cluster_queue(), k8s.node())
     assert not [name for name in report.roots if name.startswith("queue-")]
+    told = finding_of(report, "queue-admitted")
+    assert "Workload/team/wl status.conditions[Admitted] True" in shown(told)
 
 
 def test_old_api_version_and_cohort_field() -> None:
@@ -443,12 +445,18 @@ def checked(state: str) -> Object:
 def test_admission_check_is_open(state: str) -> None:
     report = ask(gated(), checked(state), local_queue(), cluster_queue())
     assert report.roots == ("admission-check-pending",)
-    assert "admission check prov" in finding_of(report, "admission-check-pending").title
+    assert "waits for admission check prov" in finding_of(report, "admission-check-pending").title
 
 
 def test_admission_check_that_is_ready_is_not_the_cause() -> None:
     report = ask(gated(), checked("Ready"), local_queue(), cluster_queue())
     assert "admission-check-pending" not in report.roots
+
+
+def test_evicted_by_an_admission_check() -> None:
+    checks = [{"name": "prov", "state": "Retry", "message": "no nodes"}]
+    report = ask(*evicted("AdmissionCheck", status={"admissionChecks": checks}))
+    assert report.roots == ("admission-check-pending",)
 
 
 def test_inactive_admission_check_is_shown() -> None:
@@ -519,3 +527,84 @@ def test_gated_pod_says_nothing_about_nodes() -> None:
     assert report.verdict is Verdict.FAILING
     loud = {f.name for f in report.findings if f.severity is not Severity.INFO}
     assert loud == {"queue-exceeds-max-quota"}
+    assert "queue-admitted" not in {f.name for f in report.findings}
+
+
+# What is shown, and the edges
+
+
+def test_maximum_from_the_queue_where_the_message_has_no_number() -> None:
+    old = REFUSED + "insufficient quota for nvidia.com/gpu flavor h100 in ClusterQueue"
+    found = finding_of(ask(*held("Pending", old)), "queue-exceeds-max-quota")
+    assert "32 nvidia.com/gpu > 24" in found.title
+    queue = cluster_queue(cohort="research")
+    del queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["borrowingLimit"]
+    found = finding_of(ask(*held("Pending", old, queue=queue)), "queue-exceeds-max-quota")
+    assert "its maximum" in found.title
+    queue["spec"].pop("cohort")
+    found = finding_of(ask(*held("Pending", old, queue=queue)), "queue-exceeds-max-quota")
+    assert "> 16" in found.title
+
+
+def test_only_the_refused_resource_is_shown() -> None:
+    queue = cluster_queue()
+    resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+    resources.append({"name": "cpu", "nominalQuota": "64"})
+    found = finding_of(
+        ask(*held("Pending", REFUSED + NEVER.format(flavor="h100"), queue=queue)),
+        "queue-exceeds-max-quota",
+    )
+    assert "nvidia.com/gpu in flavor h100" in shown(found)
+    assert "cpu" not in shown(found)
+    found = finding_of(
+        ask(*held("WaitingForQuota", WAITING, queue=queue)), "queue-waiting-for-quota"
+    )
+    assert "cpu" not in shown(found)
+
+
+@pytest.mark.parametrize("held_in", [("nvidia.com/gpu", "a100"), ("cpu", "h100")])
+def test_evicted_holder_of_another_flavor_or_resource(held_in: tuple[str, str]) -> None:
+    resource, flavor = held_in
+    other = holder(True)
+    (assignment,) = other["status"]["admission"]["podSetAssignments"]
+    assignment |= {"flavors": {resource: flavor}, "resourceUsage": {resource: "16"}}
+    assert root(*held("WaitingForQuota", WAITING, other, LATER)) == ("queue-waiting-for-quota",)
+
+
+def test_largest_holders_come_first() -> None:
+    small, large = holder(False, gpus="2"), holder(False, gpus="14")
+    large["metadata"]["name"] = "large"
+    found = finding_of(
+        ask(*held("WaitingForQuota", WAITING, small, large)), "queue-waiting-for-quota"
+    )
+    assert "team/large (14), team/old (2)" in found.detail
+    assert "Workload/team/large status.admission holds 14 nvidia.com/gpu" in shown(found)
+
+
+def test_what_a_workload_was_told_is_shown_where_it_was_put_out() -> None:
+    how = condition("Preempted", "True", "InCohortReclamation", "for wl-2")
+    evidence = shown(finding_of(ask(*evicted("Preempted", how)), "preempted"))
+    assert "status.conditions[Evicted] True Preempted: because of Preempted" in evidence
+    assert "status.conditions[Preempted] True InCohortReclamation: for wl-2" in evidence
+    plain = finding_of(ask(*evicted("Preempted")), "preempted")
+    assert "Kueue, Preempted" in plain.title
+
+
+def test_admission_check_shows_state_and_message() -> None:
+    found = finding_of(
+        ask(gated(), checked("Retry"), local_queue(), cluster_queue()), "admission-check-pending"
+    )
+    assert "status.admissionChecks prov Retry: waiting for nodes" in shown(found)
+    objects = evicted("AdmissionCheck")
+    found = finding_of(ask(*objects), "admission-check-pending")
+    assert "because of AdmissionCheck" in found.detail
+
+
+def test_at_most_three_unlabelled_nodes_are_named() -> None:
+    many = [tas_node(f"n{n}") for n in range(1, 6)]
+    found = finding_of(
+        ask(*held("Pending", NO_DOMAIN, *TAS, *many)), "topology-level-label-missing"
+    )
+    assert "5 of 5 nodes of flavor h100 lack the label" in found.detail
+    assert "n3" in found.detail
+    assert "n4" not in found.detail

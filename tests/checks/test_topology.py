@@ -140,6 +140,23 @@ def test_one_gpu_without_nvlink_on_a_switched_board() -> None:
     assert "nvlink-missing:GPU2" in names(one_pair, Severity.ERROR)
 
 
+def test_one_pair_without_its_bridge_is_information() -> None:
+    pairs = {(0, 1): "NV12", (2, 3): "NV12", (4, 5): "NV12"}
+    answer = report(machine(square(pairs, 8, "SYS"), "00112233"))
+    assert {"nvlink-missing:GPU6", "nvlink-missing:GPU7"} <= names(answer)
+    assert "nvlink-missing:GPU6" not in names(answer, Severity.WARNING)
+    alone = report(machine(square({(0, 1): "NV12"}, 4, "SYS"), "0011"))
+    assert "nvlink-missing:GPU2" not in names(alone), "one bridged pair is no pattern"
+
+
+def test_hidden_where_everything_is_far_on_one_node() -> None:
+    rows = [row + " SYS SYS SYS" for row in square({}, 4, "NV18")]
+    far = machine(rows, "0000", nics=["a", "b", "c"])
+    assert names(report(far)) == {"pcie-topology-hidden"}
+    one = machine([row + " SYS" for row in square({}, 4, "NV18")], "0000", nics=["a"])
+    assert "pcie-topology-hidden" not in names(report(one)), "the NIC is on the other socket"
+
+
 @pytest.mark.parametrize("joined", [2, 4])
 def test_islands_of_bridged_cards_miss_nothing(joined: int) -> None:
     pairs = {(a, b): "NV6" for a in range(8) for b in range(a + 1, 8) if a // joined == b // joined}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,66 @@ def test_wrong_usage(arguments: list[str]) -> None:
     assert CliRunner().invoke(root, ["compat", *arguments]).exit_code == 2
 
 
-def test_missing_versions_are_asked_for() -> None:
+def test_a_missing_image_version_is_asked_for() -> None:
     result = CliRunner().invoke(root, ["compat", "--driver", "535"])
+    assert isinstance(result.exception, InputError)
+
+
+def test_the_text_leads_with_rule_and_errors() -> None:
+    arguments = ["compat", "--driver", "535.183.06", "--cuda", "12.8", "--gpu", "A100"]
+    text = CliRunner().invoke(root, arguments).stdout
+    assert text.startswith(
+        "CUDA 12.8 on driver 535.183.06 (CUDA 12.2) on A100: ok-with-limits by the minor rule;"
+        " CUDA errors to expect: 36, 222"
+    )
+
+
+def node_dump(tmp_path: Path, labels: dict[str, str]) -> str:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1", "labels": labels}}
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps(node))
+    return str(path)
+
+
+def test_driver_and_gpu_of_a_nodes_labels(tmp_path: Path) -> None:
+    dump = node_dump(
+        tmp_path,
+        {
+            "nvidia.com/cuda.driver-version.full": "570.172.08",
+            "nvidia.com/cuda.runtime-version.major": "12",
+            "nvidia.com/cuda.runtime-version.minor": "8",
+            "nvidia.com/gpu.product": "NVIDIA-GeForce-RTX-4090",
+        },
+    )
+    status, report = run("--node", "gpu-1", "--from", dump, "--cuda", "13.0")
+    assert (status, report["roots"]) == (1, ["driver-too-old"])
+    assert report["facts"]["compat"]["capability"] == "8.9"
+    asked = run("--node", "gpu-1", "--from", dump, "--cuda", "13.0", "--driver", "580.95.05")
+    assert asked[1]["facts"]["compat"]["verdict"] == "ok"
+
+
+def test_a_node_without_labels_is_said(tmp_path: Path) -> None:
+    dump = node_dump(tmp_path, {})
+    for name, expected in (("gpu-1", "feature discovery"), ("gpu-2", "not in the input")):
+        arguments = ["compat", "--node", name, "--from", dump, "--cuda", "13.0"]
+        result = CliRunner().invoke(root, arguments)
+        assert isinstance(result.exception, InputError)
+        assert expected in str(result.exception)
+
+
+def test_the_matrix_agrees_with_the_single_answer() -> None:
+    result = CliRunner().invoke(root, ["compat", "--matrix", "--gpu", "A100", "-o", "json"])
+    cells = json.loads(result.stdout)["matrix"]
+    assert cells["535"]["12.8"] == "min"
+    assert cells["535"]["13.0"] == "fwd"
+    assert cells["560"]["13.0"] == "35"
+    assert cells["580"]["12.9"] == "ok"
+    assert "450" not in cells
+    text = CliRunner().invoke(root, ["compat", "--matrix", "--gpu", "V100"]).stdout
+    assert "590" not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_matrix_needs_a_gpu() -> None:
+    result = CliRunner().invoke(root, ["compat", "--matrix", "--driver", "580"])
     assert isinstance(result.exception, InputError)

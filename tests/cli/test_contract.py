@@ -14,12 +14,15 @@ from tests.cli.running import run
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "nodeagent" / "gpudoctor" / "report.schema.json"
 SAMPLES = ROOT / "samples"
+CASES = ROOT / "tests" / "cases" / "node"
 DESCRIBED = ROOT / "tests" / "data" / "describe"
 
 # Each command that takes -o stands here once at least; a new one is added with an input of its own.
 RUNS = [
     ["check", "--pod", "trainer-0", "--from", f"{SAMPLES}/trainer-without-rdma.json"],
     ["check", "-A", "--from", f"{SAMPLES}/two-causes.json"],
+    ["nccl", str(ROOT / "tests" / "cases" / "nccl" / "02-ib-disabled-by-env.log")],
+    ["topo", "--from", f"{CASES}/topo-07-l40s-4gpu-nic-on-other-socket.txt"],
     ["compat", "--driver", "535.183.06", "--cuda", "13.0.2", "--gpu", "Tesla T4"],
     *(["explain", str(path)] for path in sorted(DESCRIBED.glob("*.txt"))),
     ["explain", *map(str, sorted(DESCRIBED.glob("*.txt")))],

@@ -42,7 +42,7 @@ def test_page_is_laid_out_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     ("name", "near"),
     [
         ("rdma-not-requestd", "rdma-not-requested (WKL004)"),
-        ("rdma", "rdma-not-requested (WKL004)"),
+        ("rdma", "rdma-device-absent (NET001)"),
         ("xyzzy", "`gpudoctor runbook` lists them"),
     ],
 )

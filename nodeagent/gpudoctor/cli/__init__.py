@@ -16,6 +16,7 @@ _COMMANDS = {
     "explain": "explain what a pasted log, table or dump says",
     "nccl": "read NCCL logs of many ranks: which network, GDR, what failed and where",
     "topo": "draw which NIC, NUMA node and CPUs serve which GPU",
+    "bundle": "record this host and the cluster for a later diagnosis, redacted",
     "runbook": "list the findings, or read one's runbook",
 }
 """Command -> its line in the help; the module of the same name here holds `command`."""

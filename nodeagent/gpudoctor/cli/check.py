@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,6 +61,8 @@ class Target(msgspec.Struct, frozen=True):
 @click.option("--context", help="The kubeconfig context of the live cluster.")
 @click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file.")
 @click.option("--server", metavar="URL", help="An API server without credentials (kubectl proxy).")
+@click.option("--host-root", metavar="DIR", help="Where the host's /sys and /proc are mounted.")
+@click.option("--profile", metavar="FILE", help="What this site expects of its nodes (TOML).")
 @click.option("--select", multiple=True, metavar="CODE", help="Only findings with this prefix.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="No findings with this prefix.")
 @output.options
@@ -77,6 +80,8 @@ def command(
     context: str | None,
     kubeconfig: str | None,
     server: str | None,
+    host_root: str | None,
+    profile: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     **emitting: Any,
@@ -93,9 +98,13 @@ def command(
     elif target.is_host:
         from gpudoctor.readings import host  # imported late: a pod needs none of it
 
-        reading = host.read_live()
+        reading = host.read_live(host_root)
     else:
         reading = _read_live(target, kubeconfig, context, server)
+    if profile:
+        from gpudoctor.readings import site  # imported late: few sites have one
+
+        reading = site.apply(reading, site.load(profile), datetime.now(UTC).date())
     report = readings.judge(reading, checks, selected)
     ctx.exit(output.emit(report, **emitting))
 

@@ -14,6 +14,7 @@ import msgspec
 
 from gpudoctor import diagnosis
 from gpudoctor.catalogue import Entry
+from gpudoctor.checking import Draft
 from gpudoctor.errors import InputError
 from gpudoctor.registry import Registry
 from gpudoctor.report import Report, ReportSubject, Unknown
@@ -43,7 +44,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What one input says: facts for the checks, and `published` for the report's `facts`.
 
     `needed_unknown` says that a fact which the verdict needs could not be read.
-    `is_complete(kind)` and `otherwise` are as in `diagnosis.diagnose`. `children` are the
+    `is_complete(kind)`, `otherwise` and `kept` are as in `diagnosis.diagnose`. `children` are the
     members of what the reading is about: the pods of a job, the nodes of a dump.
     """
 
@@ -57,6 +58,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     needed_unknown: bool = False
     starting: bool = False
     is_complete: Callable[[str], bool] = lambda _kind: False
+    kept: Callable[[Draft, Entry], bool] = lambda _draft, _entry: True
 
 
 class Format(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ def judge(
         is_complete=reading.is_complete,
         unknown=reading.unknown,
         selected=selected,
+        kept=reading.kept,
     )
     return diagnosis.report(
         found,

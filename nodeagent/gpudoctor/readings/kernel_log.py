@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from gpudoctor.facts.node.kernel_log import published
 from gpudoctor.facts.node.kernel_log_reader import CHUNK_BYTES, read_kernel_log
 from gpudoctor.readings import Format, Reading
@@ -14,7 +16,11 @@ from gpudoctor.sources.text import TextInput
 _KERNEL_LINE = re.compile(
     r"^(?:.{0,80}NVRM: |.{0,80}nvidia-nvswitch\d+: SXid|.{0,80}\bnouveau [0-9a-f]{4}:"
     r"|(?:\x1b\[[\d;]*m)*(?:<\d{1,3}>)?(?:kern +:[a-z]+ *: )?\[ *\d+\.\d{6}\] "
-    r"|\d{1,4},\d+,\d+,[^;]*;|.{0,60} kernel(?:\[\d+\])?: "
+    r"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
+    r"|\d{1,4},\d+,\d+,[^;]*;"
+    r"|(?:<\d{1,3}>)?(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\d\d-\d\dT[\d:.]{8,15}\S{0,6}"
+    r"|\[ *\d+\.\d+\]|\d{10}\.\d{6}) \S+ kernel(?:\[\d+\])?: "
     r"|\{.*\"_TRANSPORT\" ?: ?\"kernel\"|kern +:[a-z]+ *: )",
     re.MULTILINE,
 )
@@ -32,8 +38,11 @@ def _chunks(text: TextInput) -> Iterator[bytes]:
 
 def _read(text: TextInput) -> Reading:
     log = read_kernel_log(_chunks(text), Subject("Host", "local"), text.name)
+    hosts = {event.host for event in log.events} | {said.host for said in log.conditions}
+    if len(hosts) == 1 and (host := hosts.pop()) is not None:
+        log = msgspec.structs.replace(log, subject=Subject("Host", host))
     return Reading(
-        subject=ReportSubject("Host", "local"),
+        subject=ReportSubject("Host", log.subject.name),
         facts=(log,),
         published={"kernel": published(log)},
         is_complete=lambda _kind: True,

@@ -18,6 +18,7 @@ from gpudoctor.facts.kubernetes import (
     labels,
     node_situation,
     placement,
+    pod_cuda,
     pod_errors,
     queues,
     resources,
@@ -26,12 +27,16 @@ from gpudoctor.facts.kubernetes import (
 )
 from gpudoctor.facts.kubernetes.cluster import Cluster, PodEntry
 from gpudoctor.facts.kubernetes.components import Component
-from gpudoctor.facts.kubernetes.health import State, Unexplained
+from gpudoctor.facts.kubernetes.health import PodHealth, State, Unexplained
 from gpudoctor.facts.kubernetes.model import Pod, Scope
+from gpudoctor.facts.kubernetes.situation import PodSituation
+from gpudoctor.facts.node.cuda_stack import CudaStack
 from gpudoctor.readings import Reading
-from gpudoctor.report import Evidence, ReportSubject, Unknown
+from gpudoctor.report import Certainty, Evidence, ReportSubject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
+from gpudoctor_checks import compatibility
+from gpudoctor_checks.compatibility import Outcome
 
 _NEAR_NAMES = 5
 _JOB_LABELS = {
@@ -118,10 +123,14 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     queue = queues.read(cluster, found)
     if queue is not None and queue.kueue is not None:
         found = msgspec.structs.replace(found, admitted_by=_admission(queue.kueue.workload))
+    errors = pod_errors.read(found, logs)
+    stack = pod_cuda.read(found, errors)
+    proved = stack is not None and stack.certainty is Certainty.CERTAIN
     parts = (
         found,
         found.nccl,
-        pod_errors.read(found, logs),
+        errors,
+        stack if proved else None,
         queue,
         sharing.read(cluster, found),
         dra.read(cluster, found),
@@ -130,13 +139,26 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     return Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),
         facts=tuple(part for part in parts if part is not None),
-        otherwise=(Unexplained(found, state),) if state.state is State.NOT_WELL else (),
+        otherwise=_otherwise(found, state, stack),
         observed_at=source.observed_at,
         unknown=(*unread, *_unknowns(cluster)),
         needed_unknown=state.state is State.UNKNOWN,
         starting=state.state is State.STARTING,
         is_complete=cluster.scope.has_all,
     )
+
+
+def _otherwise(
+    found: PodSituation, state: PodHealth, stack: CudaStack | None
+) -> tuple[object, ...]:
+    """What is judged where nothing else explains a pod that is not well.
+
+    A version guessed from a tag counts only there, and only where the rules say that it fails.
+    """
+    if state.state is not State.NOT_WELL:
+        return ()
+    fails = stack is not None and compatibility.judge(stack).outcome is Outcome.FAILS
+    return (Unexplained(found, state), *((stack,) if fails else ()))
 
 
 def _admission(workload: kueue.Workload | None) -> tuple[Evidence, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpudoctor.facts.nccl.model import NcclLog
@@ -31,6 +31,29 @@ def read_all(texts: Iterable[TextInput]) -> Reading:
         for chunk in chunks(text):
             parser.feed(chunk)
     return reading(parser.finish())
+
+
+def follow(text: TextInput, wait: Callable[[], bool]) -> Iterator[Reading]:
+    """Yield what a growing log says each time that it has grown.
+
+    `wait` is called where there is no more to read for now; False ends it.
+    """
+    parser = Parser()
+    parser.open(text.name)
+    fresh = False
+    while True:
+        chunk = text.read_some(_CHUNK)
+        if chunk:
+            parser.feed(chunk)
+            fresh = True
+            if len(chunk) == _CHUNK:
+                continue
+        if fresh:
+            fresh = False
+            yield reading(parser.so_far())
+        if not chunk and not wait():
+            break
+    yield reading(parser.finish())
 
 
 def chunks(text: TextInput) -> Iterator[bytes]:

@@ -174,8 +174,12 @@ def _evidence(paper: Paper, evidence: Evidence) -> None:
 
 def _effects(paper: Paper, report: Report, cause: Finding, shown: set[str], depth: int) -> None:
     """Write the chain below a cause; what was written before is named, not followed again."""
-    for effect_id in cause.explains:
-        effect = report.finding(effect_id)
+    effects = [report.finding(effect_id) for effect_id in cause.explains]
+    for effect in effects:
+        effect_id = effect.id
+        if any(effect_id in other.explains for other in effects):
+            # It comes below the nearer cause.
+            continue
         known = effect_id in shown
         shown.add(effect_id)
         paper.text(

@@ -17,7 +17,7 @@ STDIN = "-"
 HEAD_BYTES = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_UNREADABLE = (OSError, EOFError, zlib.error)
+_UNREADABLE = (OSError, EOFError)
 _CHUNK_BYTES = 1 << 20
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -47,6 +47,35 @@ class _Replayed(io.RawIOBase):
         return count
 
 
+class _Unpacked(io.RawIOBase):
+    """What comes out of a compressed stream. One that is cut short ends where it was cut, if
+    anything could be read at all, and `is_cut` says so: the start of a log is worth reading.
+    """
+
+    def __init__(self, packed: Any, broken: type[Exception]) -> None:
+        self._packed = packed
+        self._broken = broken
+        self._is_empty = True
+        self.is_cut = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._packed.read1(len(buffer))
+        except EOFError:
+            if self._is_empty:
+                raise
+            self.is_cut = True
+            return 0
+        except self._broken as error:
+            raise OSError(str(error)) from error
+        self._is_empty = self._is_empty and not data
+        buffer[: len(data)] = data
+        return len(data)
+
+
 class TextInput:
     """One input: its name, its first bytes, and a binary stream over the whole of it.
 
@@ -58,10 +87,13 @@ class TextInput:
         self.name = "standard input" if name == STDIN else name
         self._plain: io.BufferedReader[Any] = io.BufferedReader(stream, HEAD_BYTES)
         try:
-            self._stream: io.BufferedReader[Any] = _unpacked(self._plain)
+            self._packed = _unpacked(self._plain)
         except _UNREADABLE as error:
             self._plain.close()
             raise self._unreadable(error) from error
+        self._stream: io.BufferedReader[Any] = (
+            self._plain if self._packed is None else io.BufferedReader(self._packed, HEAD_BYTES)
+        )
 
     @cached_property
     def head(self) -> bytes:
@@ -96,9 +128,12 @@ class TextInput:
     def read(self) -> bytes:
         """Read the whole input; InputError says why it cannot be read."""
         try:
-            return self._stream.read()
+            whole = self._stream.read()
+            if self._packed is not None and self._packed.is_cut:
+                raise EOFError("the compressed data ends before its end")
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
+        return whole
 
     def read_some(self, size: int) -> bytes:
         """Read up to `size` bytes as soon as there are any, b"" at the end.
@@ -107,8 +142,6 @@ class TextInput:
         """
         try:
             return self._stream.read1(size)
-        except EOFError:
-            return b""
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
 
@@ -117,16 +150,16 @@ class TextInput:
         return as_utf8(self.read()).decode()
 
 
-def _unpacked(plain: io.BufferedReader[Any]) -> io.BufferedReader[Any]:
-    """The stream itself, or the decompressed one of gzip or zstd."""
+def _unpacked(plain: io.BufferedReader[Any]) -> _Unpacked | None:
+    """The decompressed stream of gzip or zstd, None for plain text."""
     magic = plain.peek(len(_ZSTD_MAGIC))
     if magic.startswith(_GZIP_MAGIC):
-        return io.BufferedReader(gzip.GzipFile(fileobj=plain), HEAD_BYTES)
+        return _Unpacked(gzip.GzipFile(fileobj=plain), zlib.error)
     if magic.startswith(_ZSTD_MAGIC):
-        from backports.zstd import ZstdFile  # imported late: few inputs need it
+        from backports.zstd import ZstdError, ZstdFile  # imported late: few inputs need it
 
-        return io.BufferedReader(ZstdFile(plain), HEAD_BYTES)
-    return plain
+        return _Unpacked(ZstdFile(plain), ZstdError)
+    return None
 
 
 def open_input(name: str) -> TextInput:

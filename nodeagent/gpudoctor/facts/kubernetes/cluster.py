@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import cached_property
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +25,8 @@ from gpudoctor.facts.kubernetes.model import (
     Pod,
     Scope,
 )
+
+T = TypeVar("T")
 
 _TIMES = re.compile(
     rb'"\w*(?:[tT]imestamp|[tT]ime|At)"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)"'
@@ -56,6 +59,7 @@ class Cluster:
         self._occupants: dict[str, list[Occupant]] = defaultdict(list)
         self._others: dict[tuple[str, str], list[JsonObject]] = defaultdict(list)
         self._pods_read: dict[tuple[str, str], Pod] = {}
+        self._derived: dict[Callable[[Cluster], Any], Any] = {}
         newest = b""
         for raw in objects:
             newest = max([newest, *_TIMES.findall(bytes(raw))])
@@ -126,6 +130,16 @@ class Cluster:
             obj.setdefault("metadata", {})["namespace"] = entry.namespace
             self._pods_read[key] = parse.pod(obj)
         return self._pods_read[key]
+
+    def derived(self, build: Callable[[Cluster], T]) -> T:
+        """Return what `build` makes of this input, made once: indexes of the modules beside this.
+
+        A question about each of thousands of pods must not read all other objects each time.
+        """
+        if build not in self._derived:
+            self._derived[build] = build(self)
+        found: T = self._derived[build]
+        return found
 
     def owned_by(self, namespace: str, owner: str) -> Iterator[Pod]:
         """Yield the pods that have this controlling owner (Kind/name)."""

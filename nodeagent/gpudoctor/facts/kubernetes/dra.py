@@ -158,8 +158,9 @@ class DraSituation(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that gets devices by DRA, or runs beside those that do.
 
     `claims` are those found for it, `absent` the names of those that are not in the input.
-    `pools` are the pools of the drivers that could serve them, `tainted` devices of those which
-    the pod does not tolerate. `taken` are ids of devices that claims of others hold.
+    `pools` are the pools of the drivers that could serve them. For a pod without a node,
+    `tainted` are devices of those with taints that its claims do not tolerate, and `taken` the
+    ids of devices that claims of others hold.
     `unevaluated` are the CEL selectors that nobody evaluated here.
     """
 
@@ -191,9 +192,9 @@ class DraSituation(msgspec.Struct, frozen=True, kw_only=True):
 def read(cluster: Cluster, situation: PodSituation) -> DraSituation | None:
     """Return what DRA has to do with this pod, None if nothing."""
     pod = situation.pod
-    classes = tuple(_classes(cluster))
+    classes = cluster.derived(_classes)
     extended = _extended_classes(pod, classes)
-    pools = _pools(cluster)
+    pools = cluster.derived(_pools)
     overlap = _overlap(cluster, situation, pools)
     uses_dra = bool(pod.claims or extended)
     if not uses_dra and overlap is None:
@@ -212,8 +213,8 @@ def read(cluster: Cluster, situation: PodSituation) -> DraSituation | None:
         absent=absent,
         classes=tuple(found for found in classes if found.name in wanted_classes),
         pools=relevant,
-        tainted=tuple(_tainted(cluster, relevant, _tolerations(claims))),
-        taken=_taken(cluster, claims),
+        tainted=() if pod.node else tuple(_tainted(cluster, relevant, _tolerations(claims))),
+        taken=frozenset() if pod.node else _taken(cluster, claims),
         own_devices=tuple(d for pool in pools for d in pool.devices if d.id in allocated),
         unevaluated=tuple(_unevaluated(claims, classes, wanted_classes)),
         uses_dra=uses_dra,
@@ -243,19 +244,22 @@ def read(cluster: Cluster, situation: PodSituation) -> DraSituation | None:
 
 def _claims_of(cluster: Cluster, pod: Pod) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
     """Return the pod's claims, and the names of those that are not in the input or not made."""
+    claims = cluster.derived(_claims)
     found: list[Claim] = []
     absent: list[str] = []
     for wanted in pod.claims:
-        obj = (
-            cluster.one(GROUP, "ResourceClaim", wanted.claim, pod.meta.namespace)
-            if wanted.claim
-            else None
-        )
-        if obj is not None:
-            found.append(_claim(obj))
+        claim = claims.get((pod.meta.namespace, wanted.claim))
+        if claim is not None:
+            found.append(claim)
         else:
             absent.append(wanted.claim or f"{wanted.name} (template {wanted.template})")
     return tuple(found), tuple(absent)
+
+
+def _claims(cluster: Cluster) -> dict[tuple[str | None, str | None], Claim]:
+    """Index the claims by namespace and name."""
+    read = map(_claim, cluster.of_kind(GROUP, "ResourceClaim"))
+    return {(claim.meta.namespace, claim.meta.name): claim for claim in read}
 
 
 def _claim(obj: JsonObject) -> Claim:
@@ -316,14 +320,15 @@ def _selectors(item: JsonObject) -> tuple[str, ...]:
     )
 
 
-def _classes(cluster: Cluster) -> Iterator[DeviceClass]:
-    for obj in cluster.of_kind(GROUP, "DeviceClass"):
-        spec = fields.mapping(obj, "spec")
-        yield DeviceClass(
+def _classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
+    return tuple(
+        DeviceClass(
             name=fields.text(obj, "metadata", "name") or "",
-            selectors=_selectors(spec),
-            extended_resource=fields.text(spec, "extendedResourceName"),
+            selectors=_selectors(fields.mapping(obj, "spec")),
+            extended_resource=fields.text(obj, "spec", "extendedResourceName"),
         )
+        for obj in cluster.of_kind(GROUP, "DeviceClass")
+    )
 
 
 def _extended_classes(pod: Pod, classes: Iterable[DeviceClass]) -> list[DeviceClass]:
@@ -467,8 +472,8 @@ def _taken(cluster: Cluster, own: Iterable[Claim]) -> frozenset[str]:
     mine = {claim.meta.path for claim in own}
     return frozenset(
         device
-        for obj in cluster.of_kind(GROUP, "ResourceClaim")
-        if (claim := _claim(obj)).meta.path not in mine
+        for claim in cluster.derived(_claims).values()
+        if claim.meta.path not in mine
         and not any(alternative.admin for alts in claim.requests for alternative in alts)
         for device in claim.allocated
     )
@@ -540,8 +545,8 @@ def _is_card(device: Device) -> bool:
 def _given_on(cluster: Cluster, devices: set[str]) -> set[str]:
     return {
         device
-        for obj in cluster.of_kind(GROUP, "ResourceClaim")
-        for device in _claim(obj).allocated
+        for claim in cluster.derived(_claims).values()
+        for device in claim.allocated
         if device in devices
     }
 

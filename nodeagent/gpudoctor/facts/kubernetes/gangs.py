@@ -82,11 +82,6 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     siblings: tuple[int, int] | None = None
     nodes: tuple[NodeFit, ...] = ()
 
-    @property
-    def bound(self) -> int:
-        """How many known members have a node."""
-        return sum(1 for member in self.members if member.node)
-
     def room(self, requests: Resources) -> int:
         """How many members with these requests the nodes have room for at once."""
         asked = {resource: amount for resource, amount in requests.items() if amount > 0}
@@ -107,7 +102,7 @@ def read(cluster: Cluster, situation: PodSituation) -> Gang | None:
     group, name = named
     obj = _object(cluster, group, name, pod.meta.namespace)
     data = parse.meta(obj) if obj else None
-    members = _members(cluster, pod, group, name)
+    members = _members(situation, group, name)
     minimum, needs = _wanted(obj, group)
     condition = _holding(obj)
     events = tuple(
@@ -198,16 +193,13 @@ def _disruption(obj: JsonObject | None) -> Condition | None:
     )
 
 
-def _members(cluster: Cluster, pod: Pod, group: str, name: str) -> tuple[Member, ...]:
-    keys = _COSCHEDULING_LABELS if group == COSCHEDULING else ()
-    found = [pod] + [
-        other
-        for entry in cluster.pods
-        if entry.namespace == pod.meta.namespace and entry.name != pod.meta.name
-        if not keys or name in (entry.labels.get(key) for key in keys)
-        if not (other := cluster.pod(entry)).is_terminal and _reference(other) == (group, name)
+def _members(situation: PodSituation, group: str, name: str) -> tuple[Member, ...]:
+    """The pod and those of its job that name the same group."""
+    others = {pod.meta.name: pod for pod in (*situation.siblings, *situation.peers)}
+    same = [
+        pod for pod in others.values() if not pod.is_terminal and _reference(pod) == (group, name)
     ]
-    return tuple(_member(each) for each in found)
+    return tuple(_member(each) for each in (situation.pod, *same))
 
 
 def _member(pod: Pod) -> Member:

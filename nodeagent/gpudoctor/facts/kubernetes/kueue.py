@@ -6,6 +6,7 @@ Source: kueue apis/kueue/v1beta1, v1beta2 (0.19).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
 
@@ -35,6 +36,14 @@ class AdmissionCheckState(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+class Usage(msgspec.Struct, frozen=True):
+    """Quota that a workload holds: so much of a resource in a flavor."""
+
+    flavor: str
+    resource: str
+    amount: Decimal
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """A Workload. `requests` are those of all its pods; `cluster_queue` where it has quota."""
 
@@ -45,7 +54,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     pods: int = 0
     required_topology: tuple[str, ...] = ()
     cluster_queue: str | None = None
-    usage: Resources = {}
+    usage: tuple[Usage, ...] = ()
     conditions: tuple[Condition, ...] = ()
     checks: tuple[AdmissionCheckState, ...] = ()
     requeues: int = 0
@@ -178,31 +187,41 @@ def _find(
     uid: str | None,
 ) -> Workload | None:
     """Return the Workload of the object; of several the one that has not finished, the newest."""
-    found = [
-        _workload(obj)
-        for obj in cluster.of_kind(GROUP, "Workload")
-        if fields.text(obj, "metadata", "namespace") == namespace
-        and (
-            fields.text(obj, "metadata", "name") in names - {None}
-            or any(_owns(ref, ancestors, uid) for ref in _owners(obj))
-        )
-    ]
+    index = cluster.derived(_workloads)
+    keys = [*(f"name:{name}" for name in names if name), *ancestors, *([uid] if uid else [])]
+    found = {
+        workload.meta.path: workload for key in keys for workload in index.get((namespace, key), ())
+    }
 
     def rank(workload: Workload) -> tuple[bool, float]:
         created = workload.meta.created
         return not workload.has("Finished"), created.timestamp() if created else 0.0
 
-    return max(found, key=rank, default=None)
+    return max(found.values(), key=rank, default=None)
 
 
-def _owners(obj: JsonObject) -> list[JsonObject]:
-    return fields.objects(obj, "metadata", "ownerReferences")
+def _workloads(cluster: Cluster) -> dict[tuple[str | None, str], list[Workload]]:
+    """Index the Workloads by namespace and by name, owner uid and owner (Kind/name)."""
+    index: dict[tuple[str | None, str], list[Workload]] = defaultdict(list)
+    for obj in cluster.of_kind(GROUP, "Workload"):
+        workload = _workload(obj)
+        keys = {f"name:{workload.meta.name}"}
+        for ref in fields.objects(obj, "metadata", "ownerReferences"):
+            keys.add(f"{fields.text(ref, 'kind')}/{fields.text(ref, 'name')}")
+            keys.add(fields.text(ref, "uid") or "")
+        for key in keys:
+            index[workload.meta.namespace, key].append(workload)
+    return index
 
 
-def _owns(ref: JsonObject, ancestors: frozenset[str], uid: str | None) -> bool:
-    if uid is not None and fields.text(ref, "uid") == uid:
-        return True
-    return f"{fields.text(ref, 'kind')}/{fields.text(ref, 'name')}" in ancestors
+def _reserving(cluster: Cluster) -> dict[str | None, list[Workload]]:
+    """Index the Workloads that hold quota by their ClusterQueue."""
+    index: dict[str | None, list[Workload]] = defaultdict(list)
+    for obj in cluster.of_kind(GROUP, "Workload"):
+        workload = _workload(obj)
+        if workload.has("QuotaReserved") and not workload.has("Finished"):
+            index[workload.cluster_queue].append(workload)
+    return index
 
 
 def _group_pods(cluster: Cluster, namespace: str | None, group: str) -> int:
@@ -266,7 +285,11 @@ def _workload(obj: JsonObject) -> Workload:
             level for pod_set in pod_sets if (level := _required_level(pod_set))
         ),
         cluster_queue=fields.text(status, "admission", "clusterQueue"),
-        usage=_total((fields.quantities(item, "resourceUsage"), 1) for item in assigned),
+        usage=tuple(
+            Usage(fields.text(item, "flavors", resource) or "", resource, amount)
+            for item in assigned
+            for resource, amount in fields.quantities(item, "resourceUsage").items()
+        ),
         conditions=parse.conditions(obj),
         checks=tuple(
             AdmissionCheckState(
@@ -390,14 +413,13 @@ def _holders(
             cohort = fields.text(spec, "cohortName") or fields.text(spec, "cohort")
             if cohort == queue.cohort:
                 queues.add(fields.text(obj, "metadata", "name") or "")
-    found: list[Workload] = []
-    for obj in cluster.of_kind(GROUP, "Workload"):
-        if fields.text(obj, "status", "admission", "clusterQueue") in queues:
-            workload = _workload(obj)
-            is_own = own is not None and workload.meta.path == own.meta.path
-            if workload.has("QuotaReserved") and not workload.has("Finished") and not is_own:
-                found.append(workload)
-    return tuple(found)
+    index = cluster.derived(_reserving)
+    return tuple(
+        workload
+        for held_by in sorted(queues)
+        for workload in index.get(held_by, ())
+        if own is None or workload.meta.path != own.meta.path
+    )
 
 
 def _topologies(cluster: Cluster, queue: ClusterQueue | None) -> Iterator[TopologyUse]:

@@ -12,13 +12,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gpudoctor.facts.kubernetes import vgpu
+from gpudoctor.facts.kubernetes import quotas, vgpu
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.model import Event, Pod, Resources, Scope
 from gpudoctor.facts.kubernetes.placement import NodeFit
+from gpudoctor.facts.kubernetes.quotas import ResourceQuota
 from gpudoctor.facts.kubernetes.resources import is_accounting, is_gpu
 from gpudoctor.facts.kubernetes.situation import PodLogLine, PodSituation, SchedulingFailure
 from gpudoctor.facts.kubernetes.vgpu import CardNode, CardRefusal, Slice
+from gpudoctor.report import Evidence
 
 PRODUCT = "nvidia.com/gpu.product"
 MIG_CONFIG = "nvidia.com/mig.config"
@@ -82,7 +84,8 @@ class SharingSituation(msgspec.Struct, frozen=True, kw_only=True):
     slices: tuple[Slice, ...] = ()
     registered: tuple[CardNode, ...] = ()
     refusals: tuple[CardRefusal, ...] = ()
-    unregistered: Event | None = None
+    unregistered: Evidence | None = None
+    quotas: tuple[ResourceQuota, ...] = ()
     shared_limit: SharedLimit | None = None
     memory: EngineMemory = EngineMemory()
     scope: Scope = Scope()
@@ -101,10 +104,7 @@ def read(cluster: Cluster, situation: PodSituation) -> SharingSituation | None:
     wanted = {r: a for r, a in pod.requests.items() if a > 0 and (is_gpu(r) or is_accounting(r))}
     if not wanted:
         return None
-    said = [event.message for event in situation.events]
     failure = situation.failure
-    if failure is not None:
-        said.append(failure.raw)
     created = pod.meta.created
     return SharingSituation(
         pod=pod,
@@ -118,9 +118,8 @@ def read(cluster: Cluster, situation: PodSituation) -> SharingSituation | None:
             found for fit in situation.fits if (found := vgpu.register(fit.node)) is not None
         ),
         refusals=vgpu.refusals(situation.events, failure.raw if failure else ""),
-        unregistered=next(
-            (e for e in reversed(situation.events) if vgpu.says_unregistered([e.message])), None
-        ),
+        unregistered=_unregistered(situation),
+        quotas=quotas.read(cluster.of_kind("", "ResourceQuota"), pod.meta.namespace),
         shared_limit=_shared_limit(situation),
         memory=_engine_memory(situation),
         scope=cluster.scope,
@@ -134,14 +133,20 @@ def family(resource: str) -> str | None:
     return match[1] if match else None
 
 
-def is_replica(resource: str) -> bool:
-    """Whether the key counts time-slices or MPS shares under their own name."""
-    return resource.endswith(".shared")
-
-
 def bare_product(product: str) -> str:
     """Return a product label without what sharing appends to it."""
     return _SUFFIX.sub("", product)
+
+
+def _unregistered(situation: PodSituation) -> Evidence | None:
+    """Where an extender says that it knows no card of the nodes."""
+    for event in reversed(situation.events):
+        if vgpu.says_unregistered(event.message):
+            return Evidence(event.path, event.reason, event.message)
+    failure = situation.failure
+    if failure is not None and vgpu.says_unregistered(failure.raw):
+        return failure.evidence
+    return None
 
 
 def _shared_limit(situation: PodSituation) -> SharedLimit | None:

@@ -191,6 +191,6 @@ def _lately(events: Iterable[Event]) -> list[Event]:
     return [event for event in listed if event.seen is None or newest - event.seen <= _SAME_ROUND]
 
 
-def says_unregistered(texts: Iterable[str]) -> bool:
+def says_unregistered(text: str) -> bool:
     """Whether the extender says that nodes have not registered their cards."""
-    return any(_UNREGISTERED.search(text[:_MAX_CHARS]) for text in texts)
+    return _UNREGISTERED.search(text[:_MAX_CHARS]) is not None

@@ -26,9 +26,6 @@ _COMM = re.compile(
 _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(rb"(?:parent|splitCount|childCount|color|key) (?:0x)?[0-9a-f-]+")
 _NNODES = re.compile(rb"nNodes (\d+)")
-_STATE = re.compile(
-    rb"- ?(Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE|Revoke COMPLETE)"
-)
 _SETTING = re.compile(rb"(NCCL_\w+) set (?:by environment )?to (.*)")
 _USING = re.compile(rb"NET/([^ :]+) ?: Using (.*)")
 _HCA = re.compile(rb"\[\d+\](=\{.*?\}|[^ ;]+)")
@@ -43,6 +40,7 @@ _TIMINGS = re.compile(rb"Bootstrap timings total [\d.]+ .*?recv ([\d.]+)")
 _BARE_VERSION = re.compile(rb"(?:^|[^\w])NCCL version (\d+\.\d+[\w.]*)")
 _VERSION = re.compile(rb"NCCL version (\d+\.\d+[\w.]*)")
 
+_TEXT_LIMIT = 400
 _EVENTS_LIMIT = 1 << 14
 _PER_PLACE_LIMIT = 1 << 12
 _IN_PROGRESS = 7
@@ -65,7 +63,8 @@ class Book:
         self.deduplicated = False
         self.starts_seen = False
         self._records = 0
-        self._readers: dict[bytes, Callable[[Process, Record, Line], bool]] = {
+        self._place = ("", 0, b"")
+        self._readers: dict[bytes, Callable[[Process, Record], bool]] = {
             b"Bootstrap": self._bootstrap,
             b"NCCL": self._version,
             b"Using": self._using,
@@ -76,12 +75,21 @@ class Book:
             b"[Rank": self._comm,
         }
 
+    def at(self, source: str, number: int, text: bytes) -> None:
+        """Say where the line stands that is read next."""
+        self._place = (source, number, text)
+
+    def line(self) -> Line:
+        """The line that is being read, as evidence."""
+        source, number, text = self._place
+        return Line(source, number, text[:_TEXT_LIMIT].decode("utf-8", "replace"))
+
     def add(self, process: Process) -> Process:
         """Take up a process that was heard for the first time."""
         self.processes.append(process)
         return process
 
-    def read(self, process: Process, record: Record, line: Line) -> bool:
+    def read(self, process: Process, record: Record) -> bool:
         """Read one record. True means that the process began anew: give it again, to a new one."""
         self._records += 1
         self.deduplicated = self.deduplicated or record.repeated
@@ -89,27 +97,29 @@ class Book:
         first = text.partition(b" ")[0]
         reader = self._readers.get(first)
         if reader is not None and not record.warning:
-            return reader(process, record, line)
-        if first.startswith(b"ncclComm") and self._comm_line(process, text, line):
+            return reader(process, record)
+        if first.startswith(b"ncclComm") and self._comm_line(process, text):
             return False
-        if first.startswith(b"NET/") and self._net(process, text, line):
+        if first.startswith(b"NET/") and self._net(process, text):
             return False
-        if first.startswith(b"NCCL_") and self._setting(process, text, line):
+        if first.startswith(b"NCCL_") and self._setting(process, text):
             return False
-        self._symptom(process, record, line)
+        self._symptom(process, record)
         return False
 
-    def read_bare(self, line: bytes, evidence: Line) -> bool:
+    def read_bare(self, line: bytes) -> bool:
         """Read a line that is no record: True when it was NCCL's version banner."""
         if b"NCCL version " in line and b"error" not in line:
             banner = _BARE_VERSION.search(line)
             if banner is not None:
-                self.versions.setdefault(banner[1].decode(), evidence)
+                version = banner[1].decode()
+                if version not in self.versions:
+                    self.versions[version] = self.line()
                 self.starts_seen = True
                 return True
         return False
 
-    def _bootstrap(self, process: Process, record: Record, line: Line) -> bool:
+    def _bootstrap(self, process: Process, record: Record) -> bool:
         timings = _TIMINGS.match(record.text)
         if timings is not None:
             process.waited = float(timings[1])
@@ -119,28 +129,30 @@ class Book:
                 return True
             process.bootstrapped = True
         else:
-            self._symptom(process, record, line)
+            self._symptom(process, record)
         return False
 
-    def _version(self, process: Process, record: Record, line: Line) -> bool:
+    def _version(self, process: Process, record: Record) -> bool:
         match = _VERSION.match(record.text)
         if match is not None:
-            process.version = process.version or (match[1].decode(), line)
-            self.versions.setdefault(match[1].decode(), line)
+            version = match[1].decode()
+            process.version = process.version or (version, self.line())
+            if version not in self.versions:
+                self.versions[version] = self.line()
             self.starts_seen = True
         else:
-            self._symptom(process, record, line)
+            self._symptom(process, record)
         return False
 
-    def _using(self, process: Process, record: Record, line: Line) -> bool:
+    def _using(self, process: Process, record: Record) -> bool:
         if record.text.startswith(b"Using network "):
             name = record.text[len(b"Using network ") :].decode("utf-8", "replace")
-            process.networks.pop(name, None)
-            process.networks[name] = line
+            first = process.networks.pop(name, None)
+            process.networks[name] = first or self.line()
             self.starts_seen = True
         return False
 
-    def _gpu(self, process: Process, record: Record, line: Line) -> bool:
+    def _gpu(self, process: Process, record: Record) -> bool:
         match = _DISTANCE.match(record.text)
         if match is not None and len(self.distances) < _EVENTS_LIMIT:
             key = (process.host, match["gpu"].decode(), match["hca"].decode())
@@ -152,12 +164,12 @@ class Book:
                 distance=match["distance"].decode(),
                 limit=match["limit"].decode(),
                 read=None if match["read"] is None else match["read"] == b"1",
-                line=line,
+                line=self.line(),
             )
             self.distances.setdefault((*key,), (fact, process))
         return False
 
-    def _channel(self, process: Process, record: Record, line: Line) -> bool:
+    def _channel(self, process: Process, record: Record) -> bool:
         match = _CHANNEL.match(record.text)
         if match is None:
             return False
@@ -171,69 +183,86 @@ class Book:
             process.local.add(name)
         else:
             network = net[1].decode("utf-8", "replace")
-            gdr = b"/GDRDMA" in net[3]
+            gdr = b"/G" in net[3]  # also where the line was cut inside /GDRDMA
             if len(process.net) < _PER_PLACE_LIMIT:
-                process.net.setdefault((network, int(net[2][:9]), direction, gdr), line)
+                process.use_net(network, int(net[2][:9]), direction, gdr, self.line)
             name = f"NET/{network}" + ("/GDRDMA" if gdr else "")
         process.connect(own, peer, self.transports.code(name))
         return False
 
-    def _comm(self, process: Process, record: Record, line: Line) -> bool:
-        if not self._comm_line(process, record.text, line):
-            self._symptom(process, record, line)
+    def _comm(self, process: Process, record: Record) -> bool:
+        if not self._comm_line(process, record.text):
+            self._symptom(process, record)
         return False
 
-    def _comm_line(self, process: Process, text: bytes, line: Line) -> bool:
+    def _comm_line(self, process: Process, text: bytes) -> bool:
+        if self._is_told(process, text):
+            return True
         match = _COMM.search(text)
         if match is None:
             return False
-        rank, nranks = int(match["rank"][:9]), int(match["nranks"][:9])
-        state = _STATE.search(text)
-        begins = state is not None and state[1] == b"Init START"
-        comm = self._communicator(process, match, begins, nranks, line)
-        nodes = _NNODES.search(match["rest"])
-        if nodes is not None:
-            comm.nnodes = int(nodes[1])
-        comm.started.setdefault(rank, process.host)
+        rank, nranks, rest = int(match["rank"][:9]), int(match["nranks"][:9]), match["rest"]
+        begins = rest.endswith(b"Init START")
+        comm = self._communicator(process, match, begins, nranks)
+        if rank not in comm.started:
+            comm.started[rank] = process.host
         process.ranks[comm.key] = rank
         if begins:
             self.starts_seen = True
-            process.forget_channels()
-        elif state is not None and state[1] == b"Init COMPLETE":
+            process.join(nranks)
+        elif rest.endswith(b"Init COMPLETE"):
             comm.completed.add(rank)
             self.starts_seen = True
-        elif state is not None:
-            comm.aborted = comm.aborted or state[1] == b"Abort COMPLETE"
+        elif nodes := _NNODES.search(rest):
+            comm.nnodes = int(nodes[1][:9])
+        elif b"Abort COMPLETE" in rest:
+            comm.aborted = True
         if process.waited is not None:
             comm.waited[rank] = process.waited
             process.waited = None
         return True
 
+    def _is_told(self, process: Process, text: bytes) -> bool:
+        """Read a further line of a communicator that its process has begun, without a search.
+
+        Three such lines a rank and communicator are what a large log has most of that is new.
+        """
+        start = text.find(b"comm 0x") + 5
+        key = process.pointers.get(text[start : text.find(b" ", start)])
+        if key is None:
+            return False
+        comm = self.comms[key]
+        if text.endswith(b"Init COMPLETE"):
+            comm.completed.add(process.ranks[key])
+            return process.waited is None
+        return comm.nnodes is not None and b" nNodes " in text and process.waited is None
+
     def _communicator(
-        self, process: Process, match: re.Match[bytes], begins: bool, nranks: int, line: Line
+        self, process: Process, match: re.Match[bytes], begins: bool, nranks: int
     ) -> Comm:
         """The communicator of a line: by commId, by how it was split, else by its size."""
         pointer = match["pointer"]
+        known = None if begins else process.pointers.get(pointer)
+        if known is not None:
+            return self.comms[known]
         identity = _COMM_ID.search(match["rest"])
         if identity is not None:
             key = identity[1].decode()
-        elif not begins and pointer in process.pointers:
-            key = process.pointers[pointer]
         else:
             parent = process.pointers.get(_parent(match["rest"]), "")
             split = b" ".join(_SPLIT.findall(match["rest"])[1:-1]).decode()
             key = f"{parent}/{split}" if split else f"of {nranks} ranks"
         process.pointers[pointer] = key
         if key not in self.comms:
-            self.comms[key] = Comm(key, nranks, line)
+            self.comms[key] = Comm(key, nranks, self.line())
         return self.comms[key]
 
-    def _net(self, process: Process, text: bytes, line: Line) -> bool:
+    def _net(self, process: Process, text: bytes) -> bool:
         match = _HCA_GDR.match(text)
         if match is not None:
             device = match[4].decode("utf-8", "replace") or match[3].decode()
             network = match[1].decode("utf-8", "replace")
-            fact = HcaGdr(process.host, device, match[2] == b"Enabled", network, line)
+            fact = HcaGdr(process.host, device, match[2] == b"Enabled", network, self.line())
             self.hca_gdr.setdefault((process.host, device, match[2].decode()), fact)
             return True
         using = _USING.match(text)
@@ -245,10 +274,11 @@ class Book:
         )
         if devices:
             key = (process.host, devices)
-            self.adapters.setdefault(key, Adapters(process.host, devices, line))
+            if key not in self.adapters:
+                self.adapters[key] = Adapters(process.host, devices, self.line())
         return True
 
-    def _setting(self, process: Process, text: bytes, line: Line) -> bool:
+    def _setting(self, process: Process, text: bytes) -> bool:
         match = _SETTING.match(text)
         if match is None:
             return False
@@ -256,14 +286,16 @@ class Book:
         key = (match[1].decode(), value)
         if key not in self.settings and len(self.settings) >= _PER_PLACE_LIMIT:
             return True
-        self.settings.setdefault(key, (line, set()))[1].add(process.host)
+        if key not in self.settings:
+            self.settings[key] = (self.line(), set())
+        self.settings[key][1].add(process.host)
         return True
 
-    def _symptom(self, process: Process, record: Record, line: Line) -> None:
+    def _symptom(self, process: Process, record: Record) -> None:
         returned = _RETURN.match(record.text)
         if returned is not None:
             if int(returned[1][:9]) not in (0, _IN_PROGRESS) and process.failed is None:
-                process.failed = line
+                process.failed = self.line()
             if b"Cuda failure" not in record.text:
                 return
         found = symptoms.find(record.text)
@@ -288,7 +320,7 @@ class Book:
             occurrence = self.events[key] = Occurrence(
                 kind, process.host, values, self._records, record.time
             )
-        occurrence.add(process, line)
+        occurrence.add(process, self.line)
 
 
 def _text(record: Record) -> str:

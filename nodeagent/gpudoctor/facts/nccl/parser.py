@@ -9,29 +9,51 @@ NCCL at all are looked at.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpudoctor.facts.nccl import messages, watchdog
 from gpudoctor.facts.nccl.model import Line, NcclLog
-from gpudoctor.facts.nccl.records import LONGEST, is_wrapped, plain, records
+from gpudoctor.facts.nccl.records import LONGEST, Record, is_wrapped, plain, records
 from gpudoctor.facts.nccl.state import Process
 from gpudoctor.facts.nccl.summary import summarise
 
+if TYPE_CHECKING:
+    from gpudoctor.facts.nccl.sieve import Sieve
+
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
-_PIECE = 1 << 19
-_TAIL_LINES = 200
-_HEADS_LIMIT = 1 << 15
+_PIECE = 1 << 20
+_NOTHING: frozenset[bytes] = frozenset()
+_TAIL_BYTES = 1 << 14
+_SIEVED = 1 << 16
+"""Smaller pieces are not worth the sieve."""
+_HEADS_LIMIT = 1 << 12
 _SEEN_LIMIT = 1 << 11
-_TEXT_LIMIT = 400
 
 # The first eight bytes of messages that carry nothing for us and are printed often.
 _DULL = frozenset(
     (
         b"Trees [0", b"threadTh", b"P2P Chun", b"Setting ", b"[Proxy S", b"NVLS Hea", b"Tree 0 :",
+        b"Connecte", b"DMA-BUF ", b"cudaDriv", b"RAS clie",
         b"Tree 1 :", b"=== Syst", b"========", b"Pattern ", b"CPU/0 (1",
     )
 )  # fmt: skip
+
+
+def _is_clean(text: bytes) -> bool:
+    """Whether a message stands alone in its line, without anything around it."""
+    # A fold mark of Ray, a frame, a colour or a carriage return would stand at the end.
+    return text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text
+
+
+def _new_sieve() -> Sieve | None:
+    """The sieve needs numpy (extra `fast`); without it all lines are looked at one by one."""
+    try:
+        from gpudoctor.facts.nccl.sieve import Sieve
+    except ImportError:
+        return None
+    return Sieve()
 
 
 class _Name(NamedTuple):
@@ -43,8 +65,7 @@ class _Name(NamedTuple):
 class Parser:
     """Takes pieces of one or more logs of one job and sums them up.
 
-    Call `open` for each source, `feed` for its bytes, and `finish` at any time: it returns
-    what is known so far, and reading may go on after it.
+    Call `open` for each source, `feed` for its bytes, `so_far` at any time, `finish` at the end.
     """
 
     def __init__(self) -> None:
@@ -54,13 +75,17 @@ class Parser:
         self.lines = 0
         self.unfinished: Line | None = None
         self._processes: dict[_Name, Process] = {}
+        self._hosts: dict[bytes, None] = {}
         self._heads: dict[bytes, set[bytes]] = {}
+        self._speakers: dict[bytes, Process] = {}
+        self._callers: dict[tuple[bytes, bytes], Process] = {}
         self._prefixed = False
         self._wrapped = False
+        self._sieve = _new_sieve()
         self._rest = b""
         self._skipping = False
         self._number = 0
-        self._tail: list[bytes] = []
+        self._tail = b""
         self._source = ""
 
     def open(self, source: str) -> None:
@@ -71,11 +96,17 @@ class Parser:
         self._number = 0
         self._prefixed = self._wrapped = False
         self._heads.clear()
+        self._speakers.clear()
+        self._callers.clear()
 
     def feed(self, chunk: bytes) -> None:
         """Read some more bytes of the source."""
         for start in range(0, len(chunk), _PIECE):
             self._feed(chunk[start : start + _PIECE])
+
+    def so_far(self) -> NcclLog:
+        """Return what the whole lines read so far say; reading goes on after it."""
+        return summarise(self)
 
     def finish(self) -> NcclLog:
         """Return what all the sources say so far; the open one ends here."""
@@ -84,10 +115,11 @@ class Parser:
 
     def _close(self) -> None:
         rest, self._rest, self._skipping = self._rest, b"", False
-        if rest:
-            self._read([rest])
+        if rest and not (self._number and _CHANNEL in rest):
+            # What is cut off may look like a channel without GDR.
+            self._read(rest + b"\n")
         self._look_at_tail()
-        self._tail = []
+        self._tail = b""
 
     def _feed(self, chunk: bytes) -> None:
         end = chunk.rfind(b"\n")
@@ -98,95 +130,146 @@ class Parser:
                 self._rest, self._skipping = self._rest[:LONGEST], True
             return
         whole = chunk[:end]
-        if self._skipping:
-            whole = self._rest + whole[whole.find(b"\n") :] if b"\n" in whole else self._rest
-        elif self._rest:
-            whole = self._rest + whole
+        start = chunk.find(b"\n") if self._skipping else 0
+        whole = b"".join((self._rest, memoryview(chunk)[start : end + 1]))
         self._skipping = False
         self._rest = chunk[end + 1 :]
-        self._read(whole.split(b"\n"))
+        self._read(whole)
 
-    def _read(self, lines: list[bytes]) -> None:
+    def _read(self, piece: bytes) -> None:
+        """Read whole lines, the newline of the last included."""
+        if self._sieve is not None and len(piece) > _SIEVED and not self._prefixed:
+            lines = self._read_sieved(self._sieve, piece)
+        else:
+            lines = self._read_lines(piece.split(b"\n")[:-1])
+        self.lines += lines
+        self._number += lines
+        self._tail = (self._tail + piece[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+
+    def _read_sieved(self, sieve: Sieve, piece: bytes) -> int:
+        slow, heads = self._slow, self._heads
+        count, numbers, starts, ends = sieve.sift(piece)
+        base = self._number + 1
+        for number, start, end in zip(numbers, starts, ends, strict=True):
+            line = piece[start:end]
+            if b"NCCL" in line and line.partition(_INFO)[2][:8] not in _DULL:
+                head, _, tail = line.partition(_CHANNEL)
+                if not tail or tail[2:] not in heads.get(head, _NOTHING):
+                    slow(base + number, line, tail)
+        return count
+
+    def _read_lines(self, lines: list[bytes]) -> int:
         if self._wrapped:
             lines = [plain(line) for line in lines]
         if self._prefixed:
             self._read_prefixed(lines)
         else:
             self._read_plain(lines)
-        self.lines += len(lines)
-        self._number += len(lines)
-        self._tail = (self._tail + lines[-_TAIL_LINES:])[-_TAIL_LINES:]
+        return len(lines)
 
     def _read_plain(self, lines: list[bytes]) -> None:
         heads = self._heads
-        nothing: frozenset[bytes] = frozenset()
         slow = self._slow
-        for number, line in enumerate(lines, self._number + 1):
-            head, mark, tail = line.partition(_CHANNEL)
+        parts = map(bytes.partition, lines, repeat(_CHANNEL))
+        for number, (head, mark, tail) in enumerate(parts, self._number + 1):
             if mark:
-                if tail[2:] not in heads.get(head, nothing):
-                    slow(number, line, head, tail)
-            elif b"NCCL" in line:
-                head, mark, tail = line.partition(_INFO)
-                if tail[:8] not in _DULL:
-                    slow(number, line)
+                try:
+                    if tail[2:] in heads[head]:
+                        continue
+                except KeyError:
+                    pass
+                slow(number, head + mark + tail, tail)
+            elif b"NCCL" in head and head.partition(_INFO)[2][:8] not in _DULL:
+                slow(number, head)
 
     def _read_prefixed(self, lines: list[bytes]) -> None:
         """As `_read_plain`, for lines whose beginning differs each time, such as by a time."""
         heads = self._heads
-        nothing: frozenset[bytes] = frozenset()
         slow = self._slow
-        for number, line in enumerate(lines, self._number + 1):
-            head, mark, tail = line.partition(_CHANNEL)
+        parts = map(bytes.partition, lines, repeat(_CHANNEL))
+        for number, (head, mark, tail) in enumerate(parts, self._number + 1):
             if mark:
-                head = head[head.rfind(b" ", 0, -5) + 1 :]
-                if tail[2:] not in heads.get(head, nothing):
-                    slow(number, line, head, tail)
-            elif b"NCCL" in line:
-                head, mark, tail = line.partition(_INFO)
-                if tail[:8] not in _DULL:
-                    slow(number, line)
+                try:
+                    if tail[2:] in heads[head[head.rfind(b" ", 0, -5) + 1 :]]:
+                        continue
+                except KeyError:
+                    pass
+                slow(number, head + mark + tail, tail)
+            elif b"NCCL" in head and head.partition(_INFO)[2][:8] not in _DULL:
+                slow(number, head)
 
-    def _slow(self, number: int, raw: bytes, head: bytes = b"", tail: bytes = b"") -> None:
-        if len(raw) > LONGEST:
-            raw = raw[:LONGEST]
+    def _slow(self, number: int, raw: bytes, tail: bytes = b"") -> None:
+        head, mark, text = raw.partition(_INFO)
+        process = self._speakers.get(head) or self._speaker(head)
+        if process is not None and mark and _is_clean(text):
+            self.book.at(self._source, number, raw)
+            record = Record(process.host, process.pid, process.device, b"", False, text, "", False)
+            if not self.book.read(process, record):
+                if tail:
+                    self._remember(head, tail, process)
+                return
+        self._slower(number, raw, head, tail)
+
+    def _speaker(self, head: bytes) -> Process | None:
+        """The process of a head that differs from one heard before in the thread alone."""
+        name, _, thread = head.rpartition(b":")
+        process = self._callers.get((name, thread.partition(b" ")[2]))
+        if process is not None:
+            self._introduce(head, process)
+        return process
+
+    def _introduce(self, head: bytes, process: Process) -> None:
+        if len(self._speakers) > _HEADS_LIMIT:
+            self._speakers.clear()
+            self._heads.clear()
+        self._speakers[head] = process
+
+    def _slower(self, number: int, raw: bytes, head: bytes, tail: bytes) -> None:
+        """Read a line that has something around its record, or a speaker not heard before."""
         if b" NCCL CALL " in raw or b" NCCL TRACE " in raw:
             return
-        text = plain(raw)
+        text = plain(raw[:LONGEST])
         if not self._wrapped and is_wrapped(raw) and text != raw:
             self._wrapped = True
-        line = self._line(number, text)
-        last: tuple[Process, bytes] | None = None
-        for record in records(text):
+        self.book.at(self._source, number, text)
+        last: tuple[Process, Record] | None = None
+        for record in records(text, self._hosts):
             process = self._process(record.host, record.pid, record.device)
-            if self.book.read(process, record, line):
+            if self.book.read(process, record):
                 process = self._restart(process)
-                self.book.read(process, record, line)
-            last = process, record.core
+                self.book.read(process, record)
+            last = process, record
         if last is None:
-            if not self.book.read_bare(text, line):
-                self.work.read(text, line)
-        elif head:
-            self._remember(head, tail, *last)
-
-    def _remember(self, head: bytes, tail: bytes, process: Process, core: bytes) -> None:
-        """Let the quick way pass over what was just read, whatever its channel number."""
-        seen = process.heard.setdefault(core, set())
-        if len(seen) > _SEEN_LIMIT:
-            seen.clear()
-        seen.add(tail[2:])
-        if head not in self._heads and head != core and core in self._heads:
+            if not self.book.read_bare(text):
+                self.work.read(text, self.book.line())
+            return
+        process, record = last
+        core = record.core
+        if head != core and core in self._speakers:
             self._prefixed = True
-        if len(self._heads) > _HEADS_LIMIT:
-            self._heads.clear()
-        self._heads[head] = seen
-        self._heads[core] = seen
+        self._introduce(core, process)
+        if head == core:
+            name, _, thread = head.rpartition(b":")
+            self._callers[name, thread.partition(b" ")[2]] = process
+        elif text.startswith(head):
+            self._introduce(head, process)
+        if tail:
+            self._remember(head, tail, process)
+            self._heads[core] = process.heard
+
+    def _remember(self, head: bytes, tail: bytes, process: Process) -> None:
+        """Let the quick way pass over what was just read, whatever its channel number."""
+        if len(process.heard) > _SEEN_LIMIT:
+            process.heard.clear()
+        process.heard.add(tail[2:])
+        self._heads[head] = process.heard
 
     def _process(self, host: str, pid: int, device: int) -> Process:
         name = _Name(host, pid, device)
         process = self._processes.get(name)
         if process is None:
             process = self._processes[name] = self.book.add(Process(host, pid, device))
+            self._hosts[host.encode()] = None
         return process
 
     def _restart(self, process: Process) -> Process:
@@ -195,14 +278,11 @@ class Parser:
         fresh = self._processes[name] = self.book.add(Process(*name))
         return fresh
 
-    def _line(self, number: int, line: bytes) -> Line:
-        text = line[:_TEXT_LIMIT].decode("utf-8", "replace")
-        return Line(self._source, number, text)
-
     def _look_at_tail(self) -> None:
         if self.unfinished is None:
-            first = self._number - len(self._tail)
-            for offset, line in enumerate(self._tail, 1):
+            lines = self._tail.split(b"\n")[:-1]
+            for number, line in enumerate(lines, self._number - len(lines) + 1):
                 if watchdog.gave_up(line):
-                    self.unfinished = self._line(first + offset, plain(line[:LONGEST]))
+                    self.book.at(self._source, number, plain(line))
+                    self.unfinished = self.book.line()
                     return

@@ -9,7 +9,8 @@ anchored at the line's start.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -70,28 +71,31 @@ def _unwrap(line: bytes) -> bytes:
     return line
 
 
-def records(line: bytes) -> Iterator[Record]:
-    """Yield the records of one plain line; text that belongs to none is passed over."""
+def records(line: bytes, known: Iterable[bytes] = ()) -> Iterator[Record]:
+    """Yield the records of one plain line; text that belongs to none is passed over.
+
+    `known` are host names seen before: where a record is glued to the end of another, they
+    tell where its host name begins.
+    """
     levels = list(_LEVEL.finditer(line))
-    start = 0
-    heads = []
-    for level in levels:
-        heads.append(_header(line, start, level.start()))
-        start = level.end()
     stamp = _TIME.search(line, 0, levels[0].start()) if levels else None
     time = (stamp[1] + b" " + stamp[2]).decode() if stamp else ""
+    start = 0
+    heads: list[_Header | None] = []
+    for level in levels:
+        heads.append(_header(line, start, level.start(), known if start else ()))
+        start = level.end()
     for index, (level, head) in enumerate(zip(levels, heads, strict=True)):
         if head is None:
             continue
         following = heads[index + 1] if index + 1 < len(heads) else None
-        end = following.start() if following else len(line)
+        end = following.start if following else len(line)
         text, folded = _REPEATED.subn(b"", line[level.end() : end])
-        device = head[4] if head.re is _HEADER else b"-1"
         yield Record(
-            host=head[1].decode("ascii", "replace"),
-            pid=int(head[2]),
-            device=int(device),
-            core=head[0],
+            host=head.host.decode("ascii", "replace"),
+            pid=head.pid,
+            device=head.device,
+            core=line[head.start : head.end],
             warning=level[1] != b"INFO",
             text=text.strip(b" \t\r"),
             time=time,
@@ -99,10 +103,23 @@ def records(line: bytes) -> Iterator[Record]:
         )
 
 
-def _header(line: bytes, start: int, end: int) -> re.Match[bytes] | None:
+class _Header(NamedTuple):
+    start: int
+    end: int
+    host: bytes
+    pid: int
+    device: int
+
+
+def _header(line: bytes, start: int, end: int, known: Iterable[bytes]) -> _Header | None:
     """The last header between two places: a time of day before it looks much the same."""
     for pattern in (_HEADER, _OLD_HEADER):
         matches = list(pattern.finditer(line, start, end))
-        if matches:
-            return matches[-1]
+        if not matches:
+            continue
+        match = matches[-1]
+        ends = [host for host in known if match[1].endswith(host)]
+        host = max(ends, key=len, default=match[1])
+        device = int(match[4]) if pattern is _HEADER else -1
+        return _Header(match.end(1) - len(host), match.end(), host, int(match[2]), device)
     return None

@@ -5,6 +5,8 @@ Everything here may be told the same thing twice, and in any order of processes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpudoctor.facts.nccl.model import Line
 
 UNKNOWN = 0
@@ -30,17 +32,31 @@ class Process:
         self.failed: Line | None = None
         self.waited: float | None = None
         self.bootstrapped = False
-        self.heard: dict[bytes, set[bytes]] = {}
-        """For the parser: `HOST:PID:TID [DEV]` -> what its channel lines already said."""
+        self.mapped = True
+        """Whether channels now belong to the largest communicator, as far as can be told."""
+        self.widest = 0
+        """Ranks of the largest communicator so far."""
+        self.heard: set[bytes] = set()
+        """For the parser: what its channel lines said, without the channel's number."""
 
-    def forget_channels(self) -> None:
-        """A communicator begins: its channels are to be heard even if they sound like others."""
-        for heard in self.heard.values():
-            heard.clear()
+    def join(self, nranks: int) -> None:
+        """A communicator begins: only channels of the largest one go into the rank grid."""
+        self.mapped = nranks >= self.widest
+        if nranks > self.widest:
+            self.widest = nranks
+            self.rows.clear()
+
+    def use_net(
+        self, network: str, nic: int, direction: str, gdr: bool, line: Callable[[], Line]
+    ) -> None:
+        """Note a network channel; `line` is called for the first of its kind."""
+        key = (network, nic, direction, gdr)
+        if key not in self.net:
+            self.net[key] = line()
 
     def connect(self, rank: int, peer: int, code: int) -> None:
         """Note that `rank` reaches `peer` by this transport; the worst one stays."""
-        if peer >= _PEERS_LIMIT:
+        if not self.mapped or peer >= _PEERS_LIMIT:
             return
         row = self.rows.setdefault(rank, bytearray())
         if len(row) <= peer:
@@ -78,13 +94,12 @@ class Occurrence:
         self.lines: list[Line] = []
         self.processes: dict[Process, None] = {}
 
-    def add(self, process: Process | None, line: Line) -> None:
-        """Count one more line."""
+    def add(self, process: Process, line: Callable[[], Line]) -> None:
+        """Count one more line; `line` is called for the first few."""
         self.count += 1
         if len(self.lines) < self.KEPT:
-            self.lines.append(line)
-        if process is not None:
-            self.processes[process] = None
+            self.lines.append(line())
+        self.processes[process] = None
 
 
 class Transports:

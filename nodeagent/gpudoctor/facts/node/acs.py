@@ -25,6 +25,7 @@ _BITS = (
 _REDIRECT = 0b11100
 _ACS_CAPABILITY = 0x000D
 _HEADER_ONLY = 64
+_VIRTUAL = ("QEMU", "KVM", "VMware", "Virtual Machine", "VirtualBox", "Xen", "Firecracker")
 _DEVICE = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:]*)", re.IGNORECASE)
 _CONTROL = re.compile(r"^\s+ACSCtl:\s*(.*)$")
 
@@ -128,8 +129,14 @@ def _from_command_line(line: str | None) -> Iommu:
 
 
 def is_virtual(host: Host) -> bool | None:
-    """Return whether this is a virtual machine, by the CPU's hypervisor flag."""
+    """Return whether this is a virtual machine, by the CPU's hypervisor flag, else the firmware.
+
+    The vendor alone does not tell: clouds put their name on bare metal too.
+    """
     info = host.read_bytes("/proc/cpuinfo")
+    firmware = [text(host, f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
+    if any(word in (name or "") for name in firmware for word in _VIRTUAL):
+        return True
     if isinstance(info, Missing):
         return None
     return b" hypervisor" in info[: 1 << 16]

@@ -51,7 +51,7 @@ class GpuEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A code on a device. `pci` is as the driver prints it: no function for Xid, one for SXid.
 
     `count` is a lower bound, since the driver limits its rate. `first_time` and `last_time` are
-    the log's own stamps. The fields from `pid` on are those of the first line that had them;
+    the log's own stamps. The fields from `pid` on are those of the first line;
     `recovery_action` is the last one. `ended` says that the driver has since recovered the GPU.
     """
 
@@ -131,12 +131,16 @@ class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpu_actions(log: KernelLog) -> dict[str, Action]:
-    """Return what each GPU needs, worst of its events, in the order of first appearance."""
+    """Return what each GPU needs, worst of its events, in the order of first appearance.
+
+    Keyed by PCI address, with the host before it where the log is of several.
+    """
     devices = dict.fromkeys(
         (event.host, event.pci) for event in log.events if event.kind is EventKind.XID
     )
+    several = len({host for host, _ in devices}) > 1
     return {
-        pci if host is None else f"{host}/{pci}": _gpu_action(
+        f"{host}/{pci}" if several and host else pci: _gpu_action(
             [event for event in log.events if (event.host, event.pci) == (host, pci)]
         )
         for host, pci in devices

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -139,6 +140,7 @@ _RECOVERY_NUMBERS = tuple(RecoveryAction)
 _CHANGED_RECOVERY = 154
 
 
+@lru_cache(maxsize=256)
 def parse_xid(message: str) -> XidLine | None:
     """Parse a message that is an Xid; None for any other."""
     match = _XID.match(message)

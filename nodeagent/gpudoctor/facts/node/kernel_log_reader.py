@@ -8,7 +8,7 @@ bounded by the number of different codes and devices, not by the size of the log
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from gpudoctor.facts.node.kernel_log import Condition, EventKind, GpuEvent, KernelLog, PcieError
 from gpudoctor.facts.node.kernel_log_lines import (
@@ -164,7 +164,7 @@ class _Facts:
             return
         message = line.message
         if message.startswith("NVRM: Xid "):
-            parsed = _best(message, continues(following) if line.stamped else None)
+            parsed = _best(message, _continuation(line, raw, following))
             if parsed is not None:
                 self._add_xid(parsed, line, number)
         elif (switch := parse_sxid(message)) is not None:
@@ -221,13 +221,13 @@ class _Facts:
         if implied:
             event.count -= 1
             self._implied.discard(device)
-        for field in (
-            "pid", "process", "gpu_instance", "compute_instance",
-            "unit", "fatal", "link", "subcode",
-        ):  # fmt: skip
-            if getattr(event, field) is None:
-                setattr(event, field, getattr(found, field))
-        event.fatal = found.fatal or event.fatal
+        if event.count <= 1:
+            event.pid, event.process = found.pid, found.process
+            event.gpu_instance = found.gpu_instance
+            event.compute_instance = found.compute_instance
+            event.unit, event.link, event.subcode = found.unit, found.link, found.subcode
+        if found.fatal is not None:
+            event.fatal = found.fatal or bool(event.fatal)
         self._link(event, found, device)
         if found.recovery is not None:
             event.recovery_action = found.recovery
@@ -360,21 +360,32 @@ class _Facts:
         )
 
 
+_PREFIX_STARTS = (b"[", b"<", b"{")
+
+
+def _continuation(line: Line, raw: bytes, following: bytes) -> str | None:
+    """Return the next line where it is the rest of this one; mostly a look tells it is not."""
+    first = following[:1]
+    if not line.stamped or (first in _PREFIX_STARTS and first == raw[:1]):
+        return None
+    return continues(following)
+
+
 def _best(message: str, continuation: str | None) -> XidLine | None:
     """Parse an Xid, with the rest of a wrapped line where that tells more."""
-    candidates = [message]
-    if continuation is not None:
-        candidates += [message + continuation, f"{message} {continuation}"]
+    if continuation is None:
+        return parse_xid(message)
+    candidates = (message, message + continuation, f"{message} {continuation}")
     parsed = [found for text in candidates if (found := parse_xid(text)) is not None]
     return max(parsed, key=_told, default=None)
 
 
 def _told(found: XidLine) -> int:
-    told: Iterator[object] = iter(
-        (found.pid, found.process, found.caused_by, found.recovery, found.unit, found.fatal,
-         found.link, found.subcode)
+    parts = (
+        found.pid, found.process, found.caused_by, found.recovery, found.unit, found.fatal,
+        found.link, found.subcode,
     )  # fmt: skip
-    return sum(part is not None for part in told)
+    return sum(part is not None for part in parts)
 
 
 def read_kernel_log(chunks: Iterable[bytes], subject: Subject, source: str = "log") -> KernelLog:

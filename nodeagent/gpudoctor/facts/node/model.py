@@ -258,8 +258,8 @@ class NodeFacts(WorkloadFacts, frozen=True, kw_only=True):
     """A machine as well as the process that looks at it.
 
     `busy` are GPUs known to be in P0 or under load, `idle` those known not to be. `driver_gpus`
-    are the addresses of those that the driver has. `stuck` are paths that did not answer in
-    time, `refused` those that this user may not read.
+    are the addresses of those that the driver has, `models` their names. `stuck` are paths that
+    did not answer in time, `refused` those that this user may not read.
     """
 
     busy: frozenset[str] = frozenset()
@@ -269,5 +269,6 @@ class NodeFacts(WorkloadFacts, frozen=True, kw_only=True):
     iommu: Iommu = Iommu()
     virtual: bool | None = None
     driver_gpus: tuple[str, ...] | None = None
+    models: dict[str, str] | None = None
     stuck: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()

@@ -164,6 +164,17 @@ def with_minors(host: Host, minors: frozenset[str]) -> tuple[str, ...]:
     )
 
 
+def models(host: Host) -> dict[str, str] | None:
+    """Return address -> model name as the driver has it, None if it says none."""
+    found = {}
+    for name in names(host, "/proc/driver/nvidia/gpus"):
+        information = text(host, f"/proc/driver/nvidia/gpus/{name}/information") or ""
+        match = re.search(r"^Model:\s*(\S.*)$", information, re.MULTILINE)
+        if match and (where := address(name)):
+            found[where] = match[1].strip()
+    return found or None
+
+
 def _minor(host: Host, name: str) -> str | None:
     information = text(host, f"/proc/driver/nvidia/gpus/{name}/information") or ""
     match = re.search(r"^Device Minor:\s*(\d+)", information, re.MULTILINE)

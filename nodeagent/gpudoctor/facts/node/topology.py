@@ -91,6 +91,14 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
                 if path is not None:
                     yield one, other, path
 
+    def nic_pairs(self) -> Iterator[tuple[Nic, Nic, str]]:
+        """Yield each pair of NICs whose path is known, once."""
+        for index, one in enumerate(self.nics):
+            for other in self.nics[index + 1 :]:
+                path = self.path(one.label, other.label)
+                if path is not None:
+                    yield one, other, path
+
     def nic_paths(self, gpu: Gpu) -> dict[str, str]:
         """Return the path from a GPU to each NIC label for which it is known."""
         return {

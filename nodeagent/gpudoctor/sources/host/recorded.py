@@ -43,7 +43,7 @@ class RecordedHost:
         An entry under the very path that was asked for wins over one behind a link. Without an
         entry the second is a `Missing`, or None for a directory known only by its children.
         """
-        path = posixpath.normpath(path)
+        path = _absolute(path)
         for _ in range(_MOST_LINKS):
             entry = self._tree.get(path)
             if not _is_link(entry):
@@ -64,8 +64,8 @@ class RecordedHost:
             entry = self._tree.get(prefix)
             if _is_link(entry):
                 base = posixpath.dirname(prefix)
-                target = posixpath.normpath(posixpath.join(base, str(entry["link"])))
-                return posixpath.normpath(target + path[len(prefix) :])
+                target = posixpath.join(base, str(entry["link"]))
+                return _absolute(f"{target}/{path[len(prefix) :]}")
             prefix = posixpath.dirname(prefix)
         return None
 
@@ -102,9 +102,7 @@ class RecordedHost:
         missing = _missing(entry)
         if missing is not None:
             return missing
-        known = set(self._children.get(found, ())) | set(
-            self._children.get(posixpath.normpath(path), ())
-        )
+        known = set(self._children.get(found, ())) | set(self._children.get(_absolute(path), ()))
         if isinstance(entry, dict) and isinstance(entry.get("dir"), list):
             return Listing(tuple(sorted(known | {str(name) for name in entry["dir"]})), True)
         if entry is not None:
@@ -114,7 +112,7 @@ class RecordedHost:
 
     def target(self, path: str) -> str | Missing:
         """Return a recorded link's target."""
-        path = posixpath.normpath(path)
+        path = _absolute(path)
         entry = self._tree.get(path)
         if entry is None:
             parent = self._follow(posixpath.dirname(path))
@@ -160,3 +158,8 @@ def _missing(entry: Any) -> Missing | None:
     if isinstance(entry, dict) and "errno" in entry:
         return Missing(str(entry["errno"]), str(entry.get("note", "")))
     return None
+
+
+def _absolute(path: str) -> str:
+    """Normalise to one leading slash: POSIX lets two stand, where walking up never ends."""
+    return posixpath.normpath("/" + path.lstrip("/"))

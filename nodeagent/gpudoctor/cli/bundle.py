@@ -1,0 +1,121 @@
+"""`gpudoctor bundle`: records what a later diagnosis needs, redacted, into one file."""
+
+from __future__ import annotations
+
+import time
+
+import click
+import msgspec
+
+from gpudoctor.readings import host as hosts
+from gpudoctor.sources import archive, redaction
+from gpudoctor.sources.bundle import Bundle, HostRecording, Scope
+from gpudoctor.sources.host.live import LiveHost
+from gpudoctor.sources.host.recorder import Recorder
+
+_PROGRAMS = (
+    "nvidia-smi topo -m",
+    "nvidia-smi -q",
+    "nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader",
+    "nvidia-smi --query-gpu=pstate,utilization.gpu --format=csv,noheader",
+    "lspci -vvv",
+    "rdma system",
+    "modinfo -F license nvidia",
+    "dmesg",
+)
+_ALSO = ("/proc/sys/kernel/hostname", "/proc/modules", "/proc/meminfo", "/etc/os-release")
+_BOUND = 20.0
+"""Seconds a program may take: `nvidia-smi -q` needs several on eight GPUs."""
+
+
+@click.command("bundle")
+@click.option("--pod", metavar="[NS/]NAME", help="Also what the cluster says of this pod.")
+@click.option("--node", metavar="NAME", help="Also what the cluster says of this node.")
+@click.option("-n", "--namespace", help="The namespace of the pod.")
+@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file.")
+@click.option("--context", help="The kubeconfig context.")
+@click.option("--server", metavar="URL", help="An API server without credentials (kubectl proxy).")
+@click.option("--no-host", is_flag=True, help="Leave out this host.")
+@click.option("--host-root", metavar="DIR", help="Where the host's /sys and /proc are mounted.")
+@click.option(
+    "--host-name",
+    default=hosts.LOCAL,
+    help="Record the host under this node's name.",
+    metavar="NAME",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, max=3600),
+    default=0,
+    help="Look at the counters a second time after so many seconds.",
+)
+@click.option("--no-redact", is_flag=True, help="Keep addresses, host and user names.")
+@click.argument("file")
+def command(
+    file: str,
+    pod: str | None,
+    node: str | None,
+    namespace: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    server: str | None,
+    no_host: bool,
+    host_root: str | None,
+    host_name: str,
+    interval: float,
+    no_redact: bool,
+) -> None:
+    """Record this host, and with --pod or --node the cluster, into FILE (.tar.gz or .json)."""
+    bundle = Bundle(now=hosts.now(), scope=Scope())
+    if pod or node:
+        bundle = _cluster(pod, node, namespace, (kubeconfig, context, server))
+    if not no_host:
+        recording = record_host(host_root, interval)
+        bundle = msgspec.structs.replace(bundle, hosts={**bundle.hosts, host_name: recording})
+    archive.write(bundle if no_redact else redaction.redact(bundle), file)
+    what = archive.manifest(bundle)
+    unread = sum(len(entry["not_read"]) for entry in what["hosts"].values())
+    click.echo(
+        f"{file}: {len(bundle.objects)} objects, {len(bundle.logs)} logs, "
+        f"{len(bundle.hosts)} hosts; {unread + len(bundle.scope.denied)} things could not be read "
+        "(manifest.json lists them)",
+        err=True,
+    )
+
+
+def _cluster(
+    pod: str | None,
+    node: str | None,
+    namespace: str | None,
+    access: tuple[str | None, str | None, str | None],
+) -> Bundle:
+    from gpudoctor.sources.kubernetes import client, gather  # imported late: requests is slow
+
+    connection = client.connect(*access)
+    try:
+        if pod:
+            within, _, name = pod.rpartition("/")
+            return gather.gather_pod(connection, within or namespace or connection.namespace, name)
+        return gather.gather_node(connection, node or "")
+    finally:
+        connection.close()
+
+
+def record_host(host_root: str | None = None, interval: float = 0) -> HostRecording:
+    """Record all that a check reads of this host, and what a better one may want to read."""
+    with LiveHost(host_root, bound=_BOUND, programs=_PROGRAMS) as live:
+        recorder = Recorder(live)
+        hosts.read(recorder, hosts.LOCAL, None)
+        for path in _ALSO:
+            recorder.read_bytes(path)
+        for program in _PROGRAMS:
+            recorder.run(program.split(" "))
+        if not interval:
+            return HostRecording(tree=recorder.tree)
+        time.sleep(interval)
+        later = Recorder(live)
+        hosts.read(later, hosts.LOCAL, None)
+    changed = {
+        path: entry for path, entry in later.tree.items() if recorder.tree.get(path) != entry
+    }
+    return HostRecording(tree=recorder.tree, tree_later=changed)

@@ -1,0 +1,603 @@
+"""The NCCL rules: what triggers each, and what looks like it and must not."""
+
+# ruff: noqa: E501 - NCCL's lines are long, and are easier to compare whole
+
+from __future__ import annotations
+
+import pytest
+
+from gpudoctor.report import Severity
+from tests.nccl_logs import Rank, comm, diagnose, loud, names, pair, read, ring, start
+
+TIMED_OUT = "[rank0]: torch.distributed.DistStoreError: Timed out after 601 seconds"
+
+
+def test_healthy_two_nodes_says_nothing() -> None:
+    a = pair()
+    report = diagnose(start(a) + ring(a))
+    assert names(report) == set()
+    assert report.verdict == "healthy"
+
+
+def test_healthy_when_the_same_is_said_with_plugin_and_missing_plugins() -> None:
+    a, b = pair()
+    more = [
+        a.info("NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin."),
+        a.info("NET/Plugin: Failed to find ncclNetPlugin_v8 symbol."),
+        b.info("TUNER/Plugin: Could not find: libnccl-tuner.so libnccl-net.so."),
+        a.info("NET/IB : No device found."),
+        a.info("Bootstrap timings total 0.03 (create 0.0, send 0.0, recv 0.02, ring 0.0)"),
+    ]
+    report = diagnose(
+        more + start((a, b), network="IBext_v8") + ring((a, b), "NET/IBext_v8/0/GDRDMA")
+    )
+    assert names(report) == set()
+
+
+def test_single_node_ignores_the_network() -> None:
+    ranks = [Rank("box", 0), Rank("box", 1, device=1)]
+    lines = start(
+        ranks, network="Socket", nnodes=1, adapters=None, environment=["NCCL_IB_HCA set to mlx5"]
+    )
+    lines += [ranks[0].warn("NET/IB : Unable to open device mlx5_0")]
+    lines += [ranks[0].info("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read")]
+    assert names(diagnose(lines)) == set()
+
+
+def test_socket_without_a_hint_is_information() -> None:
+    ranks = pair()
+    report = diagnose(start(ranks, network="Socket", adapters=None) + ring(ranks, "NET/Socket/0"))
+    assert names(report) == {"nccl-socket-transport"}
+    assert report.verdict == "healthy"
+
+
+def test_node_evidence_turns_socket_into_a_fallback() -> None:
+    ranks = pair()
+    lines = start(ranks, network="Socket", adapters=None) + ring(ranks, "NET/Socket/0")
+    report = diagnose(lines, rdma_expected_by=("Node/n1 offers rdma/hca_shared",))
+    assert "nccl-socket-fallback" in loud(report)
+
+
+def test_disabled_by_env_is_the_root_of_the_fallback() -> None:
+    ranks = pair()
+    env = ["NCCL_IB_DISABLE set by environment to 1."]
+    lines = [
+        line
+        for line in start(ranks, network="Socket", adapters=None, environment=env)
+        if "No device" not in line
+    ]
+    report = diagnose(lines + ring(ranks, "NET/Socket/0"))
+    assert report.roots == ("nccl-ib-disabled-by-env",)
+    assert "nccl-socket-fallback" in names(report)
+
+
+def test_disable_zero_disables_nothing() -> None:
+    ranks = pair()
+    env = ["NCCL_IB_DISABLE set by environment to 0."]
+    assert names(diagnose(start(ranks, environment=env) + ring(ranks))) == set()
+
+
+def test_open_failure_explains_the_fallback() -> None:
+    a, b = pair()
+    lines = start((a, b), network="Socket", adapters=None)
+    lines += [
+        a.warn("Call to ibv_open_device failed", "misc/ibvwrap.cc:212"),
+        a.warn("NET/IB : Unable to open device mlx5_0"),
+    ]
+    report = diagnose(lines + ring((a, b), "NET/Socket/0"))
+    assert report.roots == ("rdma-device-open-failed",)
+
+
+def test_library_missing_explains_the_fallback() -> None:
+    a, b = pair()
+    lines = start((a, b), network="Socket", adapters=None)
+    lines += [
+        a.info("Failed to open libibverbs.so[.1]"),
+        b.info("Failed to open libibverbs.so[.1]"),
+    ]
+    report = diagnose(lines + ring((a, b), "NET/Socket/0"))
+    assert report.roots == ("rdma-library-missing",)
+
+
+def test_no_device_where_it_was_asked_for() -> None:
+    ranks = pair()
+    lines = start(ranks, network="Socket", adapters=None, environment=["NCCL_IB_HCA set to mlx5_9"])
+    report = diagnose(lines + ring(ranks, "NET/Socket/0"))
+    assert report.roots == ("rdma-device-absent",)
+    assert "nccl-socket-fallback" in names(report)
+
+
+def test_one_host_without_devices_is_named() -> None:
+    a, b = pair()
+    lines = start([a], nranks=2) + start([b], nranks=2, network="Socket", adapters=None)
+    report = diagnose(lines)
+    assert report.roots == ("rdma-device-absent",)
+    (root,) = [f for f in report.findings if f.name == "rdma-device-absent"]
+    assert "node-b" in root.title
+    assert read(lines).network == "mixed"
+
+
+def test_plugin_failure_explains_the_fallback() -> None:
+    a, b = pair()
+    lines = start((a, b), network="Socket", adapters=None)
+    lines += [
+        a.warn(
+            "NET/OFI Initializing plugin failed",
+            "ncclResult_t nccl_net_ofi_init_v6(ncclDebugLogger_t):166",
+        )
+    ]
+    report = diagnose(lines + ring((a, b), "NET/Socket/0"))
+    assert report.roots == ("nccl-net-plugin-init-failed",)
+
+
+def test_no_efa_device_in_the_pod() -> None:
+    a, b = pair()
+    lines = start((a, b), network="Socket", adapters=None)
+    lines += [
+        r.warn("NET/OFI No eligible providers were found", "nccl_net_ofi_create_plugin:300")
+        for r in (a, b)
+    ]
+    report = diagnose(lines + ring((a, b), "NET/Socket/0"))
+    assert report.roots == ("rdma-device-absent",)
+    assert {"nccl-net-plugin-init-failed", "nccl-socket-fallback"} <= names(report)
+
+
+def test_efa_in_use_is_healthy() -> None:
+    a, b = pair()
+    lines = start((a, b), network="AWS Libfabric", adapters=None)
+    lines += [a.info("NET/OFI Selected provider is efa, fabric is efa (found 32 nics)")]
+    assert names(diagnose(lines + ring((a, b), "NET/AWS Libfabric/0/GDRDMA"))) == set()
+
+
+def test_libfabric_over_tcp_is_a_fallback() -> None:
+    a, b = pair()
+    lines = start((a, b), network="AWS Libfabric", adapters=None)
+    lines += [a.info("NET/OFI Selected Provider is tcp;ofi_rxm (found 2 nics)")]
+    report = diagnose(lines + ring((a, b), "NET/AWS Libfabric/0"))
+    assert "nccl-socket-fallback" in loud(report)
+
+
+@pytest.mark.parametrize(
+    "text", ["Error: network IB not found.", "Failed to initialize any NET plugin"]
+)
+def test_forced_network(text: str) -> None:
+    a, b = pair()
+    lines = [
+        *start((a, b), network="IB", adapters=None),
+        a.warn(text, "net.cc:1"),
+        a.info("init.cc:1 -> 5"),
+    ]
+    assert diagnose(lines).roots == ("nccl-net-forced-unavailable",)
+
+
+def test_ifname_no_match() -> None:
+    a = Rank("pod-0", 0)
+    lines = [
+        a.info("NCCL_SOCKET_IFNAME set by environment to bond0"),
+        a.warn("Bootstrap : no socket interface found", "bootstrap.cc:45"),
+        a.info("init.cc:98 -> 3"),
+    ]
+    assert diagnose(lines).roots == ("nccl-ifname-no-match",)
+    newer = [
+        a.info("NCCL_SOCKET_IFNAME set by environment to bond0"),
+        a.warn(
+            "connecting to address  with family 0 is neither AF_INET(2) nor AF_INET6(10)",
+            "misc/socket.cc:486",
+        ),
+        a.info("misc/socket.cc:4 -> 3"),
+    ]
+    assert diagnose(newer).roots == ("nccl-ifname-no-match",)
+
+
+@pytest.mark.parametrize(
+    ("value", "adapters", "found"),
+    [
+        ("mlx5_1", "[0]mlx5_1:1/IB [1]mlx5_10:1/IB", True),
+        ("mlx5_1,mlx5_2", "[0]mlx5_1:1/IB [1]mlx5_2:1/IB [2]mlx5_11:1/RoCE", True),
+        ("mlx5_1,mlx5_10", "[0]mlx5_1:1/IB [1]mlx5_10:1/IB", False),
+        ("=mlx5_1", "[0]mlx5_1:1/IB", False),
+        ("mlx5", "[0]mlx5_0:1/IB [1]mlx5_10:1/IB", False),
+        ("mlx5_1:1", "[0]mlx5_1:1/IB", False),
+    ],
+)
+def test_hca_prefix(value: str, adapters: str, found: bool) -> None:
+    ranks = pair()
+    lines = start(ranks, adapters=adapters, environment=[f"NCCL_IB_HCA set to {value}"]) + ring(
+        ranks
+    )
+    assert ("nccl-hca-prefix-overmatch" in names(diagnose(lines))) is found
+
+
+def test_a_host_with_fewer_adapters_is_named() -> None:
+    ranks = [Rank(f"node-{n}", n) for n in range(5)]
+    lines = start(ranks[:4], nranks=5) + start(ranks[4:], nranks=5, adapters="[0]mlx5_0:1/IB")
+    report = diagnose(lines + ring(ranks))
+    assert report.roots == ("nccl-adapters-missing",)
+    assert "node-4" in report.findings[0].title
+    two = pair()
+    assert (
+        names(
+            diagnose(
+                start(two[:1], nranks=2)
+                + start(two[1:], nranks=2, adapters="[0]mlx5_0:1/IB")
+                + ring(two)
+            )
+        )
+        == set()
+    )
+
+
+# --- GPUDirect RDMA ---
+
+
+def test_far_adapters_refused_while_near_ones_work_is_fine() -> None:
+    a, b = pair()
+    lines = [
+        *start((a, b)),
+        a.info("GPU Direct RDMA Enabled for GPU 1b000 / HCA 0 (distance 3 <= 4), read 1"),
+        a.info("GPU Direct RDMA Disabled for GPU 1b000 / HCA 1 (distance 7 > 4)"),
+    ]
+    assert names(diagnose(lines + ring((a, b)))) == set()
+
+
+@pytest.mark.parametrize(
+    ("version", "line", "distance"),
+    [
+        ("2.8.3", "GPU Direct RDMA Disabled for GPU 1b000 / HCA 0 (distance 6 > 4)", "SYS"),
+        ("2.21.5", "GPU Direct RDMA Disabled for GPU 1b000 / HCA 0x0 (distance 6 > 4)", "PHB"),
+        ("2.26.2", "GPU Direct RDMA Disabled for GPU 0 / HCA 0 (distance 7 > 5)", "PHB"),
+        (
+            "2.29.3",
+            "GPU Direct RDMA Disabled for GPU/0-18000 (rank 0) - NET/0-0 (distance 9 > 5)",
+            "SYS",
+        ),
+    ],
+)
+def test_distance_is_decoded_by_version(version: str, line: str, distance: str) -> None:
+    a, b = pair()
+    lines = [*start((a, b), version=version), a.info(line), b.info(line)]
+    report = diagnose(lines + ring((a, b), "NET/IB/0"))
+    assert report.roots == ("gdr-disabled-distance",)
+    assert f"are {distance} apart" in report.findings[0].title
+
+
+@pytest.mark.parametrize("suffix", ["", " (no module)"])
+def test_no_peermem(suffix: str) -> None:
+    a, b = pair()
+    lines = start((a, b)) + [
+        r.info(f"NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'{suffix}") for r in (a, b)
+    ]
+    assert diagnose(lines + ring((a, b), "NET/IB/0")).roots == ("gdr-disabled-no-peermem",)
+
+
+def test_no_peermem_on_one_host_names_that_host() -> None:
+    a, b = pair()
+    lines = [
+        *start((a, b)),
+        a.info("NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'"),
+        b.info("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"),
+    ]
+    lines += ring((a, b))
+    lines = [line.replace("/GDRDMA", "") if line.startswith("node-b") else line for line in lines]
+    report = diagnose(lines)
+    assert report.roots == ("gdr-disabled-no-peermem",)
+    assert "node-b" in report.findings[0].title
+    assert "node-a" not in report.findings[0].title
+
+
+def test_gdr_level_by_env() -> None:
+    ranks = pair()
+    env = ["NCCL_NET_GDR_LEVEL set by environment to LOC"]
+    assert diagnose(start(ranks, environment=env) + ring(ranks, "NET/IB/0")).roots == (
+        "gdr-disabled-by-env",
+    )
+
+
+def test_reads_disabled_by_env_or_by_default() -> None:
+    ranks = pair()
+    env = ["NCCL_NET_GDR_READ set by environment to 0."]
+    channels = ring(ranks, "NET/IB/0", receive="NET/IB/0/GDRDMA")
+    assert diagnose(start(ranks, environment=env) + channels).roots == ("gdr-read-disabled",)
+    report = diagnose(start(ranks) + channels)
+    assert names(report) == {"gdr-read-disabled"}
+    assert report.findings[0].severity is Severity.INFO
+
+
+def test_gdr_off_without_a_reason_is_not_given_one() -> None:
+    ranks = pair()
+    report = diagnose(start(ranks) + ring(ranks, "NET/IB/0"))
+    assert names(report) == {"gdr-not-used"}
+
+
+def test_one_host_of_many_without_gdr_is_named() -> None:
+    ranks = [Rank(f"node-{n}", n) for n in range(12)]
+    lines = start(ranks, nnodes=12) + ring(ranks)
+    lines = [line.replace("/GDRDMA", "") if line.startswith("node-7:") else line for line in lines]
+    report = diagnose(lines)
+    assert report.roots == ("gdr-partial",)
+    assert "node-7" in report.findings[0].title
+    assert read(lines).gdr == "partial"
+
+
+def test_tcp_plugin() -> None:
+    a, b = pair()
+    lines = start((a, b), network="FastSocket", adapters=None)
+    lines += [a.info("NET/FastSocket : GPU Direct RDMA Disabled for HCA 0 'eth0'")]
+    report = diagnose(lines + ring((a, b), "NET/FastSocket/0"))
+    assert names(report) == {"nccl-tcp-plugin-without-gdr"}
+
+
+# --- fabric ---
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("NET/IB : Got completion with error 12, opcode 0, len 0, vendor err 129", "ib-retry-exceeded"),
+        ("NET/IB: Got completion from peer 10.0.0.2<41000> with status=12 opcode=1 len=0 vendor err 129 (Send) localGid fe80::1 remoteGidsfe80::2", "ib-retry-exceeded"),
+        ("NET/IB: Got completion from peer 10.0.0.2<41000> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send hca mlx5_0", "ib-retry-exceeded"),
+        ("NET/IB: Got completion from peer 10.0.0.2<41000> with status=IBV_WC_LOC_PROT_ERR(4) opcode=IBV_WC_SEND(0) vendor_err=81 hca mlx5_0", "ib-local-protection-error"),
+        ("NET/IB : Got completion from peer 10.0.0.2<41000> with error 13, opcode 1, len 2, vendor err 135", "ib-retry-exceeded"),
+        ("NET/IB : Got completion from peer 10.0.0.2<41000> with error 10, opcode 1, len 2, vendor err 136", "ib-completion-error"),
+        ("NET/IB : Got async event : port error", "ib-port-error"),
+        ("NET/IB : mlx5_0:1 Got async event : port error", "ib-port-error"),
+        ("NET/IB : mlx5_0:1 async fatal event : local catastrophic error", "ib-port-error"),
+        ("Call to ibv_modify_qp failed with error Connection timed out", "ib-modify-qp-timeout"),
+        ("Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_1:1, curr state INIT, next state RTR, local GID index 3, local GID ::ffff:10.0.0.1, remote GID ::ffff:10.0.1.1", "ib-modify-qp-timeout"),
+        ("Call to ibv_modify_qp failed with error No such device", "ib-modify-qp-no-device"),
+        ("Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, local GID ::, remote GID ::", "gid-index-invalid"),
+        ("Call to ibv_modify_qp failed with error Network is unreachable", "ib-modify-qp-unreachable"),
+        ("Call to ibv_reg_mr failed with error Cannot allocate memory", "rdma-registration-enomem"),
+        ("Call to ibv_create_cq failed with error Cannot allocate memory", "rdma-registration-enomem"),
+        ("Call to ibv_reg_mr_iova2 failed with error Bad address", "rdma-registration-failed"),
+        ("Mismatched NCCL version detected : rank 2 version 22602 rank 1 version 22304", "nccl-version-mismatch"),
+        ("MNNVL (cliqueSize 4) is available but not working on this system.", "imex-channel-unavailable"),
+        ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152", "nvls-bind-failed"),
+        ("P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case given their connectivity, and is probably due to a hardware issue.", "p2p-disabled"),
+        ("Cuda failure 'out of memory'", "gpu-out-of-memory"),
+        ("Failed to CUDA calloc 6291456 bytes", "gpu-out-of-memory"),
+        ("Call to accept failed : Too many open files", "nccl-open-files-limit"),
+        ("socketProgress: wrong magic 0 != 1", "nccl-bootstrap-crosstalk"),
+        ("Message truncated : received 256 bytes instead of 4", "nccl-bootstrap-crosstalk"),
+        ("Attribute arch of node cpu not found", "nccl-topology-file-invalid"),
+        ("socketPollConnect: connect to 10.0.0.2<41234> exceeded error retry count after 34 attempts", "nccl-socket-connect-failed"),
+        ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000", "nccl-duplicate-gpu"),
+        ("Something nobody has seen before", "nccl-error"),
+    ],
+)  # fmt: skip
+def test_each_failure_is_the_root(text: str, name: str) -> None:
+    a, b = pair()
+    lines = start((a, b)) + ring((a, b))
+    lines += [
+        a.warn(text),
+        a.info("transport/net.cc:1 -> 2"),
+        b.warn("Connection closed by remote peer node-a<4>"),
+    ]
+    report = diagnose(lines)
+    assert report.roots == (name,)
+    assert report.verdict == "failing"
+
+
+def test_flush_and_closed_connections_never_lead() -> None:
+    a, b = pair()
+    lines = start((a, b)) + ring((a, b))
+    lines += [
+        a.warn(
+            "NET/IB : Got completion from peer 10.0.0.2<4> with error 5, opcode 1, len 0, vendor err 249"
+        ),
+        b.warn("Connection closed by remote peer node-a<4>"),
+        b.info("misc/socket.cc:1 -> 6"),
+    ]
+    report = diagnose(lines)
+    assert report.roots == ()
+    assert {"ib-flush-error", "nccl-peer-connection-closed"} <= names(report)
+
+
+def test_recovery_news_is_no_fault() -> None:
+    a, b = pair()
+    lines = start((a, b)) + ring((a, b))
+    lines += [
+        a.warn("NET/IB : mlx5_0:1 Got async event : port active"),
+        a.warn("NET/IB : mlx5_0:1 Got non-fatal async event: client reregistration(13)"),
+        b.warn("NET/IB : mlx5_0:1 Got non-fatal async event: GID table changed(18)"),
+    ]
+    assert loud(diagnose(lines)) == set()
+
+
+def test_a_port_that_comes_back_is_a_flap() -> None:
+    a, b = pair()
+    lines = start((a, b)) + ring((a, b))
+    lines += [
+        a.warn(f"NET/IB : mlx5_0:1 Got async event : port {state}") for state in ("error", "active")
+    ]
+    report = diagnose(lines)
+    assert report.roots == ("nic-link-flap",)
+    assert "ib-port-error" in names(report)
+
+
+def test_a_port_error_that_ends_the_job_is_no_flap() -> None:
+    a, b = pair()
+    lines = start((a, b)) + ring((a, b))
+    lines += [a.warn(f"NET/IB : Got async event : port {state}") for state in ("error", "active")]
+    lines += [
+        b.warn(
+            "NET/IB : Got completion from peer 10.0.0.1<4> with error 12, opcode 1, len 0, vendor err 129"
+        )
+    ]
+    report = diagnose(lines)
+    assert report.roots == ("ib-port-error",)
+    assert "nic-link-flap" not in names(report)
+
+
+# --- limits, GPUs, start, collectives ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Call to posix_fallocate failed : No space left on device",
+        "Error: failed to extend /dev/shm/nccl-9qB2fW to 33030532 bytes",
+        "Error: failed to extend /dev/shm/nccl-9qB2fW to 33030532 bytes, error: No space left on device (28)",
+        "Error while creating shared memory segment /dev/shm/nccl-9qB2fW (size 33030528)",
+        "Error while creating shared memory segment /dev/shm/nccl-9qB2fW (size 33030528), error: No space left on device (28)",
+    ],
+)  # fmt: skip
+def test_shared_memory(text: str) -> None:
+    a = Rank("pod", 0)
+    assert diagnose([a.warn(text, "misc/shmutils.cc:87"), a.info("shm.cc:1 -> 2")]).roots == (
+        "shm-too-small",
+    )
+
+
+def test_a_segment_that_a_peer_did_not_make_is_not_a_small_shm() -> None:
+    a = Rank("pod", 0)
+    lines = [
+        a.warn(
+            "Error: attaching to shared memory segment /dev/shm/nccl-abc (size 0) : No such file or directory",
+            "misc/shmutils.cc:60",
+        ),
+        a.info("shm.cc:1 -> 2"),
+    ]
+    assert "shm-too-small" not in names(diagnose(lines))
+
+
+def test_nvls_that_is_gone_without_is_a_warning() -> None:
+    ranks = [Rank("box", 0), Rank("box", 1, device=1)]
+    lines = [
+        *start(ranks, nnodes=1),
+        ranks[0].info(
+            "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 1 : CUDA error 401"
+        ),
+        ranks[0].info("Proceeding without NVLS support."),
+        ranks[0].info("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"),
+    ]
+    report = diagnose(lines)
+    assert report.roots == ("nvls-bind-failed",)
+    assert report.verdict == "warning"
+
+
+def test_nvls_not_available_is_normal() -> None:
+    a, b = pair()
+    assert (
+        names(
+            diagnose(
+                [
+                    *start((a, b)),
+                    a.info("NVLS multicast support is not available on dev 0"),
+                    *ring((a, b)),
+                ]
+            )
+        )
+        == set()
+    )
+
+
+def test_versions_differ_without_nccl_noticing() -> None:
+    a, b = pair()
+    lines = start((a, b)) + ring((a, b))
+    lines[1:1] = [a.info("NCCL version 2.22.3+cuda12.4"), b.info("NCCL version 2.23.4+cuda12.4")]
+    assert diagnose(lines).roots == ("nccl-version-mismatch",)
+    lines[1:3] = [a.info("NCCL version 2.22.3+cuda12.4"), b.info("NCCL version 2.22.3+cuda12.2")]
+    assert names(diagnose(lines)) == set()
+
+
+def test_connection_retries_that_succeed_are_nothing() -> None:
+    a, b = pair()
+    line = a.info(
+        "socketPollConnect: connect to 10.0.0.2<4> returned Connection refused, retrying (1/34) after sleep for 100 msec"
+    )
+    assert names(diagnose([*start((a, b)), line, *ring((a, b))])) == set()
+    assert diagnose([*start((a, b)), line]).roots == ("nccl-socket-connect-failed",)
+
+
+def test_init_that_somebody_gave_up_waiting_for() -> None:
+    ranks = [Rank(f"node-{n}", n) for n in range(3)]
+    lines = start(ranks, nranks=4)
+    report = diagnose([*lines, TIMED_OUT])
+    assert report.roots == ("nccl-init-incomplete",)
+    assert "rank 3" in report.findings[0].title
+
+
+@pytest.mark.parametrize("what", ["cut", "complete", "folded"])
+def test_init_that_is_only_cut_off_is_not_hung(what: str) -> None:
+    ranks = [Rank(f"node-{n}", n) for n in range(3)]
+    lines = start(ranks, nranks=4 if what == "folded" else 3)
+    if what == "complete":
+        lines += [*ring(ranks), TIMED_OUT]
+    if what == "folded":
+        lines = [*[f"{line} [repeated 3x across cluster]" for line in lines], TIMED_OUT]
+    assert "nccl-init-incomplete" not in names(diagnose(lines))
+
+
+def test_partial_capture_does_not_call_the_others_dead() -> None:
+    a = Rank("node-a", 0)
+    lines = [*start([a], nranks=16), a.info(comm(a, 16) + "- Init COMPLETE")]
+    lines += [a.info("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA"), TIMED_OUT]
+    assert names(diagnose(lines)) == set()
+
+
+def work(rank: int, enqueued: int, completed: int = 2213, form: str = "2.4") -> str:
+    status = f"last enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}."
+    return {
+        "2.2": f"[rank{rank}]:[E ProcessGroupNCCL.cpp:1] [PG 0 Rank {rank}] Timeout at NCCL work: 2214, {status}",
+        "2.4": f"[rank{rank}]:[E418 19:33:52.1 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Exception (either an error or timeout) detected by watchdog at work: 2214, {status}",
+        "2.6": f"[rank{rank}]:[E418 19:33:52.1 ProcessGroupNCCL.cpp:2172] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] failure detected by watchdog at work sequence id: 2214 PG status: last enqueued work: {enqueued}, last completed work: {completed}",
+    }[form]  # fmt: skip
+
+
+def timeout(rank: int) -> str:
+    return f"[rank{rank}]:[E418 19:33:52.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2214, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600004 milliseconds before timing out."
+
+
+@pytest.mark.parametrize("form", ["2.2", "2.4", "2.6"])
+def test_the_rank_that_never_came_is_named(form: str) -> None:
+    lines = [
+        timeout(0),
+        work(0, 2216, form=form),
+        timeout(1),
+        work(1, 2216, form=form),
+        work(2, 2213, form=form),
+    ]
+    report = diagnose(lines)
+    assert report.roots == ("nccl-collective-timeout",)
+    assert "rank 2 never entered" in report.findings[0].title
+
+
+def test_nobody_behind_blames_nobody() -> None:
+    report = diagnose([timeout(0), work(0, 2214), timeout(1), work(1, 2214)])
+    assert "no rank heard of" in report.findings[0].title
+
+
+def test_a_fabric_error_explains_the_timeout() -> None:
+    a, b = pair()
+    lines = start((a, b)) + ring((a, b))
+    lines += [
+        a.warn(
+            "NET/IB : Got completion from peer 10.0.0.2<4> with error 12, opcode 1, len 0, vendor err 129"
+        )
+    ]
+    report = diagnose([*lines, timeout(1), work(1, 2214)])
+    assert report.roots == ("ib-retry-exceeded",)
+
+
+def test_forty_warnings_lead_with_the_first() -> None:
+    a, b = pair()
+    lines = start((a, b)) + ring((a, b))
+    lines += [r.warn(f"strange thing number {'x' * n}") for n in range(20) for r in (a, b)]
+    report = diagnose([*lines, a.info("init.cc:1 -> 3")])
+    assert report.roots == ("nccl-error",)
+    assert report.findings[0].evidence[0].value == a.warn("strange thing number").strip()
+
+
+def test_a_warning_that_nothing_came_of_is_information() -> None:
+    a, b = pair()
+    lines = start((a, b)) + ring((a, b)) + [a.warn("strange thing")]
+    assert loud(diagnose(lines)) == set()
+
+
+def test_p2p_switched_off_by_choice_is_not_a_fault() -> None:
+    ranks = [Rank("box", 0), Rank("box", 1, device=1)]
+    env = ["NCCL_P2P_LEVEL set by environment to LOC"]
+    lines = start(ranks, nnodes=1, environment=env)
+    lines += [ranks[0].info("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct")]
+    assert names(diagnose(lines)) == set()

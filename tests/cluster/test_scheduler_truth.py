@@ -1,0 +1,29 @@
+"""The real scheduler's words for a known cause, and whether gpudoctor names that cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster import situations, stage
+from tests.cluster.admin import Admin
+from tests.cluster.answers import Answers
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.situations import Situation
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.mark.parametrize("situation", situations.ALL, ids=lambda s: s.name)
+def test_names_the_cause(
+    control_plane: ControlPlane, admin: Admin, answers: Answers, situation: Situation
+) -> None:
+    kind, _, name = situation.asked.partition("/")
+    with stage.staged(admin, situation) as namespace:
+        event = stage.heard(admin, namespace, situation)
+        asking = ("--pod", f"{namespace}/{name}") if kind == "pod" else (
+            "--job", situation.asked, "-n", namespace
+        )  # fmt: skip
+        answer = stage.ask(control_plane.admin_kubeconfig, *asking)
+        roots = frozenset(stage.report(answer)["roots"])
+        answers.add(situation.name, roots, right=roots == situation.roots, event=event)
+        assert roots == situation.roots, event.get("message")

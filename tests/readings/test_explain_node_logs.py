@@ -1,0 +1,106 @@
+"""`explain` on kernel logs and runtime errors: recognised among all formats, named, published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpudoctor import readings
+from gpudoctor.cli import root
+from gpudoctor.sources.text import open_input
+
+CASES = Path(__file__).parent.parent / "cases" / "node"
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def explain(tmp_path: Path, text: str) -> tuple[int, dict[str, Any]]:
+    path = tmp_path / "input"
+    path.write_text(text)
+    result = CliRunner().invoke(root, ["explain", str(path), "-o", "json"])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def kind(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "input"
+    path.write_text(text)
+    with open_input(str(path)) as opened:
+        return readings.recognise(opened).name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        XID,
+        f"[51233.900133] {XID}\n",
+        "[    0.000000] Linux version 6.8.0-31-generic\n[    0.000001] BIOS-provided RAM map:\n",
+        "[Wed Mar 11 06:20:17 2026] mlx5_core 0000:9a:00.0 ens10f0np0: Link up\n",
+        "2026-03-04T02:11:09,118231+00:00 mlx5_core 0000:9a:00.0: Link up\n",
+        "kern  :info  : [    0.000000] Linux version 6.8.0-31-generic\n",
+        "<6>[    0.000000] Linux version 6.8.0-31-generic\n",
+        "6,0,0,-;Linux version 6.8.0-31-generic\n",
+        "Mar 11 06:20:17 gpu-node kernel: mlx5_core 0000:9a:00.0: Link up\n",
+        "2026-03-11T06:20:17+0000 gpu-node kernel: mlx5_core 0000:9a:00.0: Link up\n",
+        '{"MESSAGE":"x","_TRANSPORT":"kernel","_HOSTNAME":"n"}\n',
+        "NVRM: API mismatch: the client has the version 470.82.01, but\n"
+        "NVRM: this kernel module has the version 470.57.02.  Please\n",
+    ],
+)
+def test_a_kernel_log_is_recognised(tmp_path: Path, text: str) -> None:
+    assert kind(tmp_path, text) == "kernel-log"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Error 803: system has unsupported display driver / cuda driver combination", "GPU is lost"],
+)
+def test_a_runtime_error_is_recognised(tmp_path: Path, text: str) -> None:
+    assert kind(tmp_path, text) == "runtime-error"
+
+
+def test_a_log_with_a_hint_of_cuda_keeps_its_own_format(tmp_path: Path) -> None:
+    nccl = "".join(
+        f"node-1:4711:4712 [{gpu}] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
+        for gpu in range(4)
+    )
+    error = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
+    assert kind(tmp_path, nccl + error) == "nccl"
+
+
+def test_the_host_of_the_log_is_the_subject(tmp_path: Path) -> None:
+    status, report = explain(tmp_path, f"Mar 11 06:20:17 gpu-node kernel: {XID}\n")
+    assert status == 1
+    assert report["subject"]["name"] == "gpu-node"
+    assert report["findings"][0]["subject"] == {
+        "kind": "Host", "name": "gpu-node", "namespace": None, "device": "0000:3b:00",
+    }  # fmt: skip
+    assert report["facts"]["kernel"]["gpu_actions"] == {"0000:3b:00": "reboot"}
+
+
+def test_a_quiet_log_is_healthy(tmp_path: Path) -> None:
+    status, report = explain(tmp_path, "[    0.000000] Linux version 6.8.0-31-generic\n")
+    assert (status, report["verdict"]) == (0, "healthy")
+    assert report["facts"]["kernel"] == {"events": [], "gpu_actions": {}, "node_action": "none"}
+
+
+@pytest.mark.parametrize("path", sorted(CASES.glob("kmsg-*.log")), ids=lambda path: path.stem)
+def test_published_logs(tmp_path: Path, path: Path) -> None:
+    expected = json.loads(path.with_suffix(".json").read_text())
+    _, report = explain(tmp_path, path.read_text())
+    found = report["facts"]["kernel"]["events"]
+    for want in expected["events"]:
+        assert any({key: event.get(key) for key in want} == want for event in found)
+    assert not report["unknown"]
+
+
+@pytest.mark.parametrize(
+    "case", json.loads((CASES / "runtime-errors.json").read_text()), ids=lambda c: c["expect"]["id"]
+)
+def test_published_errors(tmp_path: Path, case: dict[str, Any]) -> None:
+    status, report = explain(tmp_path, case["text"] + "\n")
+    assert report["roots"] == [case["expect"]["id"]]
+    assert status == 1
+    assert not report["unknown"]
