@@ -31,6 +31,7 @@ _FAILURE_REASONS = frozenset(
         "UnexpectedAdmissionError",
         "BackOff",
         "InspectFailed",
+        "Unhealthy",
     }
 )
 _MAX_LOG_LINES = 200_000
