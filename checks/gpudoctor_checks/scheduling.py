@@ -88,8 +88,7 @@ def _capacity_finding(
     total, pod, number = sum(free, Decimal(0)), situation.pod.meta.short, supply.number
     values = {"pod": pod, "resource": resource, "wanted": number(wanted), "count": number(wanted)}
     request = supply.request_evidence(situation, resource)
-    # Quota that is granted is shown so that nobody looks for the cause there.
-    common = (*_failure(situation), *situation.admitted_by)
+    common = tuple(_failure(situation))
     related = (situation.subject, *supply.subjects(nodes))
     if wanted > largest:
         return finding(

@@ -89,7 +89,6 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     quotas: tuple[ResourceQuota, ...] = ()
     attachments: tuple[Attachment, ...] = ()
     networks: tuple[NetworkDefinition, ...] = ()
-    admitted_by: tuple[Evidence, ...] = ()
     owner_events: tuple[Event, ...] = ()
     bypassing: tuple[Pod, ...] = ()
     nccl: NcclLog | None = None
