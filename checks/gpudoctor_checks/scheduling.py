@@ -17,6 +17,7 @@ from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Certainty, Evidence, Severity
 from gpudoctor_checks import supply
+from gpudoctor_checks.sharing import is_renamed_product
 
 CHECKS = CheckSet()
 
@@ -93,8 +94,7 @@ def _capacity_finding(
     total, pod, number = sum(free, Decimal(0)), situation.pod.meta.short, supply.number
     values = {"pod": pod, "resource": resource, "wanted": number(wanted), "count": number(wanted)}
     request = supply.request_evidence(situation, resource)
-    # Quota that is granted is shown so that nobody looks for the cause there.
-    common = (*_failure(situation), *situation.admitted_by)
+    common = tuple(_failure(situation))
     related = (situation.subject, *supply.subjects(nodes))
     if wanted > largest:
         return finding(
@@ -272,6 +272,9 @@ def refused_entry(situation: PodSituation) -> Iterator[Result]:
     # Room first: a full node would not help if it let the pod in.
     roomy = [fit for fit in refusing if not any(fit.shortage(resource) for resource in gpus)]
     candidates = roomy or refusing
+    # A pod that selects its pool does not mean the others: they only show where none matches.
+    if any(not fit.unmatched for fit in [*candidates, *upgrading]) or _matching_broken(situation):
+        candidates = [fit for fit in candidates if not fit.unmatched]
     if any(supply.broken(situation, resource) for resource in gpus) and not roomy:
         return
     fewest = min((_hurdles(fit) for fit in candidates), default=0)
@@ -281,6 +284,11 @@ def refused_entry(situation: PodSituation) -> Iterator[Result]:
     yield from _not_ready(situation, [fit for fit in nearest if fit.condition_taints])
     cordoned = [fit for fit in nearest if fit.cordoned]
     yield from _cordons(situation, cordoned or [fit for fit in upgrading if fit.cordoned])
+
+
+def _matching_broken(situation: PodSituation) -> bool:
+    """Whether a node that the pod selects has the hardware and does not advertise it."""
+    return any(supply.broken(situation, resource) for resource in supply.gpu_requests(situation))
 
 
 def _hurdles(fit: NodeFit) -> int:
@@ -324,6 +332,8 @@ def _offers(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Eviden
 
 
 def _selectors(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Result]:
+    # A product label that sharing has renamed is a cause of its own name.
+    fits = [fit for fit in fits if not is_renamed_product(situation.pod, fit)]
     if not fits:
         return
     nodes = [fit.node for fit in fits]
@@ -332,8 +342,8 @@ def _selectors(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Res
     yield finding(
         "node-selector-mismatch",
         situation.subject,
-        f"The pod wants nodes with {'; '.join(missing[:_SHOWN])}. No node with its GPUs has that."
-        f"{_missing_note(situation)}",
+        f"The pod wants nodes with {'; '.join(missing[:_SHOWN])}. No node with its GPUs free has "
+        f"that.{_missing_note(situation)}",
         Evidence(
             situation.pod.meta.path,
             "spec.nodeSelector, spec.affinity.nodeAffinity",

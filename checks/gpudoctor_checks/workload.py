@@ -293,7 +293,8 @@ def gpu_memory(situation: PodSituation) -> Iterator[Result]:
         related=(situation.node.subject,) if situation.node else (),
         values={"pod": pod.meta.short, "container": lines[-1].container},
     )
-    if taken and _has_whole_gpus(situation) and not situation.bypassing:
+    by_claim = any(neighbour.has_claims for neighbour in situation.neighbours)
+    if taken and _has_whole_gpus(situation) and not (situation.bypassing or by_claim):
         groups = taken[-1].line.groups
         yield finding(
             "gpu-memory-leak",
@@ -553,7 +554,7 @@ def nccl_interface(situation: PodSituation) -> Iterator[Result]:
     for container in pod.containers:
         for variable in _IFNAME_VARIABLES:
             value = container.env.get(variable, "")
-            if not value or _names_any(value, have):
+            if not value or names_any(value, have):
                 continue
             yield finding(
                 "nccl-env-names-missing-device",
@@ -576,7 +577,7 @@ def nccl_interface(situation: PodSituation) -> Iterator[Result]:
             return
 
 
-def _names_any(value: str, interfaces: frozenset[str]) -> bool:
+def names_any(value: str, interfaces: frozenset[str]) -> bool:
     """NCCL's rule: a list of prefixes; `=` before it wants exact names, `^` excludes them."""
     excludes = value.startswith("^")
     exact = value.lstrip("^").startswith("=")
@@ -646,7 +647,9 @@ def unexplained(case: Unexplained) -> Iterator[Result]:
         for status, end, field in _ended(situation)
         if end.exit_code != _NOT_RUN and end.reason not in ("OOMKilled", "ContainerStatusUnknown")
     ]
-    if case.health.state is State.NOT_WELL and ended:
+    if case.health.state is State.NOT_WELL and ended and _is_killed(situation, ended[0][1]):
+        yield _killed_by_somebody(situation, *ended[0])
+    elif case.health.state is State.NOT_WELL and ended:
         yield _application_error(situation, *ended[0])
     elif case.health.state is State.NOT_WELL:
         yield finding(
@@ -661,6 +664,30 @@ def unexplained(case: Unexplained) -> Iterator[Result]:
             ),
             values={"pod": situation.pod.meta.short},
         )
+
+
+_SENT_SIGNALS = {137: "SIGKILL", 143: "SIGTERM"}
+
+
+def _is_killed(situation: PodSituation, end: ContainerState) -> bool:
+    """Whether a signal from outside ended it: a program does not send those to itself."""
+    return end.exit_code in _SENT_SIGNALS and not situation.lines_of("python-error")
+
+
+def _killed_by_somebody(
+    situation: PodSituation, status: ContainerStatus, end: ContainerState, field: str
+) -> Draft:
+    signal = _SENT_SIGNALS.get(end.exit_code or 0, "a signal")
+    return finding(
+        "insufficient-evidence",
+        situation.subject,
+        f"Somebody sent {signal} to container {status.name} (exit code {end.exit_code}, reason "
+        f"{end.reason}, not OOMKilled), and nothing that was read says who. Events live about an "
+        "hour: look at the next restart for Killing, Preempted or Evicted, and in the node's "
+        "kernel log for the OOM killer.",
+        Evidence(situation.pod.meta.path, field, _end_text(status, end), end.message or None),
+        values={"pod": situation.pod.meta.short},
+    )
 
 
 def _application_error(

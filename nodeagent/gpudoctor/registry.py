@@ -1,6 +1,6 @@
 """Finds the checks: every one, ours too, comes in by the entry-point group `gpudoctor.checks`.
 
-An entry point names a `CheckSet`. Ours are those of the distribution `gpudoctor`; others are
+An entry point names a `CheckSet`. Ours are those of the package `gpudoctor_checks`; others are
 third-party, which the agent leaves off unless they are named.
 """
 
@@ -14,7 +14,7 @@ from gpudoctor.checking import Check, CheckSet
 from gpudoctor.report import Unknown
 
 GROUP = "gpudoctor.checks"
-OURS = "gpudoctor"
+OURS = "gpudoctor_checks"
 
 
 class Registry:
@@ -59,4 +59,5 @@ def load(third_party: Iterable[str] | None = None) -> Registry:
 
 
 def _is_ours(point: EntryPoint) -> bool:
-    return point.dist is not None and point.dist.name == OURS
+    # By module: asking for the distribution's name would parse its metadata at every start.
+    return point.module.partition(".")[0] == OURS

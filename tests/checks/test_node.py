@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gpudoctor import readings, registry
+from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.readings import host
 from gpudoctor.report import Report, Severity
 from gpudoctor.sources.bundle import Bundle, HostRecording, Scope
@@ -543,6 +544,18 @@ def test_sysfs_alone_gives_the_matrix() -> None:
     assert topology["nic_for_gpu"] == {"GPU0": ["mlx5_4"]}
     assert topology["numa"] == {"GPU0": [0], "GPU1": [0], "GPU2": [1]}
     assert not topology["nvlink_visible"]
+
+
+def test_what_nvml_said_is_replayed() -> None:
+    answers = '[null,"init",true]\n[null,"driver","570.172.08"]\n[null,"count",0]\n'
+    tree = gpu() | {"cmd:nvml": answers + '[null,"complete",true]\n'}
+    recorded = Bundle(hosts={"local": HostRecording(tree=tree)})
+    (said,) = [fact for fact in host.read_recorded(recorded).facts if isinstance(fact, NodeGpus)]
+    assert said.count == 0
+    late = gpu() | {"cmd:nvml, killed": answers + '["?",0,"handle"]\n'}
+    recorded = Bundle(hosts={"local": HostRecording(tree=late)})
+    (said,) = [fact for fact in host.read_recorded(recorded).facts if isinstance(fact, NodeGpus)]
+    assert said.hung_in == "handle of GPU 0"
 
 
 def test_nothing_known_is_no_all_clear() -> None:

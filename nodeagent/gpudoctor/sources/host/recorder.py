@@ -37,6 +37,10 @@ class Recorder:
             path, {"errno": missing.errno} | ({"note": missing.note} if missing.note else {})
         )
 
+    def note(self, command: str, printed: str) -> None:
+        """Remember what something other than the host printed, as if a command had."""
+        self._keep(f"cmd:{command}", printed)
+
     def read_bytes(self, path: str) -> bytes | Missing:
         """Read and remember a file; of an environment only what may be read."""
         content = self._host.read_bytes(path)
