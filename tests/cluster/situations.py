@@ -37,6 +37,7 @@ class Situation:
     """Objects, created in order, then the pod; `asked` is what gpudoctor is asked about.
 
     `event` is the reason of the event to wait for; empty, the PodScheduled condition is read.
+    Lines before `since` place the pod.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Situation:
     objects: list[JSON]
     asked: str
     event: str
+    since: str
 
 
 def _situation(
@@ -56,15 +58,19 @@ def _situation(
     *objects: JSON,
     asked: str = "pod/train-0",
     event: str = "FailedScheduling",
+    since: str = "",
 ) -> Situation:
     """`roots` are divided by blanks, `says` by bars."""
     words = tuple(filter(None, says.split("|")))
-    return Situation(name, frozenset(roots.split()), words, asking, list(objects), asked, event)
+    return Situation(
+        name, frozenset(roots.split()), words, asking, list(objects), asked, event, since
+    )
 
 
 NO_GPU = "Insufficient nvidia.com/gpu"
 GPU_TAINT = taint("nvidia.com/gpu", "present")
 H200 = {"cel": {"expression": f"device.attributes['{DRA_DRIVER}'].productName == 'NVIDIA H200'"}}
+MISSPELT = {"cel": {"expression": H200["cel"]["expression"].replace("productName", "product")}}
 APP = {"app": "train"}
 
 
@@ -315,7 +321,8 @@ QUEUES = [
         asked="pod/holds-a", event="Preempted",
     ),
     _situation(
-        "scheduler that does not run", "wrong-scheduler-name", "",
+        # That nobody has looked at the pod is a finding once it has waited for minutes.
+        "scheduler that does not run, pod just made", "", "",
         gpu_pod(1, schedulerName="volcano"), node("a", gpus=8, labels=hardware()),
         event="",
     ),
@@ -353,9 +360,23 @@ CLAIMS = [
         elsewhere(claim("other")), elsewhere(claiming_pod("holds-a", "other")), claim(),
     ),
     _situation(
-        "pool incomplete", "dra-pool-incomplete", "1 cannot allocate all claims",
+        "pool incomplete", "dra-pool-incomplete", "cannot allocate all claims",
         claiming_pod(),
         device_class(), node("a"), resource_slice("a", [device("gpu-0")], slices=2), claim(),
+        since="1.37",
+    ),
+    _situation(
+        "attribute misspelt", "dra-no-matching-device", "CEL runtime error: no such key",
+        claiming_pod(),
+        device_class(), node("a"), resource_slice("a", [device("gpu-0")]),
+        claim(selectors=[MISSPELT]),
+    ),
+    _situation(
+        "pool incomplete, all its devices wanted", "dra-pool-incomplete",
+        "is currently being updated",
+        claiming_pod(),
+        device_class(), node("a"), resource_slice("a", [device("gpu-0")], slices=2),
+        claim(allocationMode="All"),
     ),
     _situation(
         "extended resource by DRA, device tainted", "dra-device-tainted", "",

@@ -15,10 +15,9 @@ import msgspec
 _HEAD = re.compile(r"(?P<fit>\d+)/(?P<nodes>\d+) nodes are (?:un)?available:?\s*")
 _PREEMPTION = re.compile(r"\bpreemption:\s*", re.IGNORECASE)
 _COUNTED = re.compile(r"(?:^|,\s+|\.\s+)(?P<count>\d+)\s+(?=\S)")
+_POST_FILTER = re.compile(r"\.\s+(?!\d).*$")
 _INSUFFICIENT = re.compile(r"Insufficient (?P<resource>\S+?)[.,]?$")
 _TAINT = re.compile(r"taint \{(?P<key>[^:}]+):?\s*(?P<value>[^}]*)\}")
-# What kube-scheduler 1.34 to 1.37 append when no preemption was tried after a PreFilter failure.
-_NO_PREEMPTION = ". not found"
 _MAX_CHARS = 64 * 1024
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
@@ -79,14 +78,16 @@ class SchedulerMessage(msgspec.Struct, frozen=True):
 
 def parse(message: str) -> SchedulerMessage:
     """Parse any scheduler's message; text of no known form is one reason without a count."""
-    text = " ".join(message[:_MAX_CHARS].split()).removesuffix(_NO_PREEMPTION)
+    text = " ".join(message[:_MAX_CHARS].split())
     head, preemption = text, ""
     cut = _PREEMPTION.search(text)
     if cut:
         head, preemption = text[: cut.start()], text[cut.end() :]
     match = _HEAD.search(head)
     nodes = int(match["nodes"]) if match and len(match["nodes"]) < 10 else None
-    body = head[match.end() :] if match else head
+    # What PostFilter plugins say follows the full stop, with or without "preemption:": "no new
+    # claims to deallocate", "still not schedulable", "not found".
+    body = _POST_FILTER.sub("", head[match.end() :]) if match else head
     return SchedulerMessage(nodes, _reasons(body), _reasons(_HEAD.sub("", preemption, count=1)))
 
 

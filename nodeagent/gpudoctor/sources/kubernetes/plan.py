@@ -101,7 +101,7 @@ _DEVICE_WORDS = re.compile(
 )
 _QUOTA_WORDS = re.compile(r"quota", re.I)
 _CLAIM_WORDS = re.compile(
-    r"cannot allocate all claims|resource ?claim|resource pools|device class", re.I
+    r"cannot allocate all claims|resource ?claim|resource pools|device class|DynamicResources", re.I
 )
 _DEVICE_SOFTWARE = re.compile(
     r"nvidia|gpu|\bamd\b|rocm|habana|gaudi|neuron|\btpu|ascend|\bnpu|device-?plugin|rdma|sriov"
