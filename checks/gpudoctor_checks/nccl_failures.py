@@ -264,7 +264,7 @@ def shared_memory(log: NcclLog) -> Iterator[Result]:
         f" {several(hosts_of(events), 'host')}: the container's default is 64 MiB.",
         lines_of((*events, *created)),
         hosts=hosts_of(events),
-        values={"pod": several(hosts_of(events), "host")},
+        values={"pod": several(hosts_of(events), "host"), "size": "too small"},
         certainty=Certainty.CERTAIN if full else Certainty.LIKELY,
     )
 

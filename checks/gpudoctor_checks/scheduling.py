@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.kubernetes import resources
-from gpudoctor.facts.kubernetes.model import Node
+from gpudoctor.facts.kubernetes.model import Node, Occupant
 from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Certainty, Evidence, Severity
@@ -114,6 +114,7 @@ def _capacity_finding(
             severity=severity,
         )
     free_evidence = _free_evidence(short, resource)
+    holders = _holders_evidence(short, resource)
     if total >= wanted and max(free) < wanted:
         return finding(
             "gpu-fragmentation",
@@ -122,6 +123,7 @@ def _capacity_finding(
             f"{number(max(free))} on one, and the pod needs {number(wanted)} on one node."
             f"{_missing_note(situation)}",
             *free_evidence,
+            *holders,
             request,
             *common,
             values=values | {"count": number(total)},
@@ -135,6 +137,7 @@ def _capacity_finding(
         f"The {len(nodes)} nodes that the pod may use have {number(total)} {resource} free "
         f"together; it needs {number(wanted)} on one of them.{_missing_note(situation)}",
         *free_evidence,
+        *holders,
         request,
         *common,
         values=values,
@@ -155,6 +158,24 @@ def _free_evidence(short: Sequence[NodeFit], resource: str) -> tuple[Evidence, .
         )
         for fit in short[:_SHOWN]
     )
+
+
+def _holders_evidence(short: Sequence[NodeFit], resource: str) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(
+            f"Pod/{held.namespace}/{held.name}",
+            f"requests[{resource}]",
+            f"{supply.number(held.requests[resource])} on {held.node}",
+            "terminating" if held.terminating else None,
+        )
+        for held in _holders(short, resource)[:_SHOWN]
+    )
+
+
+def _holders(fits: Sequence[NodeFit], resource: str) -> list[Occupant]:
+    """The pods that hold most of the resource, the largest first."""
+    found = [held for fit in fits for held in fit.occupants if held.requests.get(resource)]
+    return sorted(found, key=lambda held: -held.requests[resource])
 
 
 @CHECKS.check(PodSituation)

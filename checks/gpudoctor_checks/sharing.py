@@ -194,6 +194,7 @@ def shared_gpu_request_above_one(situation: SharingSituation) -> Iterator[Result
         "are shared in replicas and failRequestsGreaterThanOne is set.",
         Evidence(refused.path, refused.field, refused.text),
         _asked(pod, refused.resource),
+        *(_amounts(fit.node, [refused.resource]) for fit in situation.fits[:1] if pod.node),
         values={
             "pod": pod.meta.short,
             "count": str(refused.count),

@@ -235,9 +235,7 @@ def test_a_listing_that_is_refused_is_unknown() -> None:
 
 def test_gpudirect() -> None:
     card = PciDevice(address="0000:1b:00.0", vendor=0x10DE, class_=0x030200)
-    old = GpuDirect(
-        driver="535.183.06", open_module=False, kernel=(5, 15), peermem_loaded=False
-    )
+    old = GpuDirect(driver="535.183.06", open_module=False, kernel=(5, 15), peermem_loaded=False)
     own = container("gdr", node_pci=(NIC, card), node_gpudirect=old)
     found = {f.name: f for f in judged(own).findings}
     assert found["gdr-unavailable"].severity is Severity.ERROR

@@ -41,7 +41,8 @@ class NodeFit(msgspec.Struct, frozen=True, kw_only=True):
     """One node against one pod. Empty tuples and False everywhere mean that it fits.
 
     `condition_taints` are those the node controller sets (not-ready, pressure, …), kept apart
-    because the remedy is to repair the node, not to tolerate them.
+    because the remedy is to repair the node, not to tolerate them. `free` is allocatable minus
+    what the `occupants` request.
     """
 
     node: Node
@@ -51,6 +52,7 @@ class NodeFit(msgspec.Struct, frozen=True, kw_only=True):
     unmatched: tuple[str, ...] = ()
     shortages: tuple[Shortage, ...] = ()
     free: Resources = {}
+    occupants: tuple[Occupant, ...] = ()
 
     @property
     def is_admitted(self) -> bool:
@@ -146,7 +148,8 @@ def fit(pod: Pod, node: Node, occupants: Iterable[Occupant]) -> NodeFit:
     tolerates_cordon = any(
         t.tolerates(Taint(CORDON_TAINT, effect="NoSchedule")) for t in pod.tolerations
     )
-    free = free_capacity(node, occupants)
+    held = tuple(occupants)
+    free = free_capacity(node, held)
     return NodeFit(
         node=node,
         cordoned=node.unschedulable and not tolerates_cordon,
@@ -157,6 +160,7 @@ def fit(pod: Pod, node: Node, occupants: Iterable[Occupant]) -> NodeFit:
         unmatched=unmatched(pod, node),
         shortages=_shortages(pod.requests, node.allocatable, free),
         free=free,
+        occupants=held,
     )
 
 
