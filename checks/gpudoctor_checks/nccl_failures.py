@@ -371,7 +371,7 @@ def p2p(log: NcclLog) -> Iterator[Result]:
         lines_of(said),
         hosts=hosts_of(said),
         values={"link": link},
-        severity=Severity.CRITICAL if broken else None,
+        severity=None if broken else Severity.WARNING,
     )
 
 

@@ -22,9 +22,14 @@ from gpudoctor_checks.sharing import is_renamed_product
 CHECKS = CheckSet()
 
 _SHOWN = 4
+_NO_NODES = "no nodes available to schedule pods"
 _ONLY_SCHEDULER_KNOWS = (
     ("volume node affinity conflict", "volume-affinity-conflict"),
+    ("persistentvolume's node affinity", "volume-affinity-conflict"),  # the same, 1.35 on
+    ("no available volume zone", "volume-affinity-conflict"),
     ("unbound immediate persistentvolumeclaims", "volume-unbound"),
+    ('persistentvolumeclaim "', "volume-unbound"),  # not found, being deleted, lost
+    ("available persistent volumes to bind", "volume-unbound"),
     ("topology spread constraints", "topology-spread-unsatisfied"),
     ("anti-affinity rules", "pod-affinity-unsatisfied"),
     ("pod affinity rules", "pod-affinity-unsatisfied"),
@@ -174,6 +179,37 @@ def _holders(fits: Sequence[NodeFit], resource: str) -> list[Occupant]:
 
 
 @CHECKS.check(PodSituation)
+def no_gpu_node(situation: PodSituation) -> Iterator[Result]:
+    """No node has hardware or resource of the wanted kind: nothing to repair, nothing in use."""
+    failure = situation.failure
+    if failure is None or not supply.is_waiting_for_a_node(situation) or situation.nodes_missing:
+        return
+    if not situation.fits and _NO_NODES not in failure.raw:
+        return  # the input lacks the nodes; the cluster may have them
+    for resource in supply.gpu_requests(situation):
+        if resources.is_accounting(resource) or any(
+            supply.has_hardware(fit.node, resource) or supply.offers_vendor(fit.node, resource)
+            for fit in situation.fits
+        ):
+            continue
+        if situation.fits and resource not in failure.message.insufficient():
+            continue  # a device class serves it: the claims have the cause
+        nodes = [fit.node for fit in situation.fits]
+        yield finding(
+            "no-gpu-node",
+            situation.subject,
+            f"The cluster has {len(nodes) or 'no'} nodes"
+            + (f", none of them with {resource} or labels of such hardware." if nodes else "."),
+            failure.evidence,
+            supply.request_evidence(situation, resource),
+            *supply.allocatable_evidence(nodes, resource, "no such key"),
+            values={"resource": resource},
+            related=(situation.subject, *supply.subjects(nodes)),
+            leans_on=("Node",),
+        )
+
+
+@CHECKS.check(PodSituation)
 def other_resources(situation: PodSituation) -> Iterator[Result]:
     """Nodes have the GPUs free and lack something else."""
     if not supply.is_waiting_for_a_node(situation):
@@ -205,7 +241,8 @@ def other_resources(situation: PodSituation) -> Iterator[Result]:
             for name in lacking
             if (short := fit.shortage(name))
         ),
-        supply.request_evidence(situation, first),
+        # A slot of `pods` is taken without being asked for.
+        *([supply.request_evidence(situation, first)] if first in situation.pod.requests else []),
         *_failure(situation),
         values={"pod": situation.pod.meta.short, "resource": ", ".join(lacking)},
         related=(situation.subject, *supply.subjects(nodes)),

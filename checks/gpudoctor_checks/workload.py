@@ -563,7 +563,7 @@ def nccl_interface(situation: PodSituation) -> Iterator[Result]:
     for container in pod.containers:
         for variable in _IFNAME_VARIABLES:
             value = container.env.get(variable, "")
-            if not value or _names_any(value, have):
+            if not value or names_any(value, have):
                 continue
             yield finding(
                 "nccl-env-names-missing-device",
@@ -586,7 +586,7 @@ def nccl_interface(situation: PodSituation) -> Iterator[Result]:
             return
 
 
-def _names_any(value: str, interfaces: frozenset[str]) -> bool:
+def names_any(value: str, interfaces: frozenset[str]) -> bool:
     """NCCL's rule: a list of prefixes; `=` before it wants exact names, `^` excludes them."""
     excludes = value.startswith("^")
     exact = value.lstrip("^").startswith("=")

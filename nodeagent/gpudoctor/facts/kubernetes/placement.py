@@ -131,10 +131,15 @@ def free_capacity(node: Node, occupants: Iterable[Occupant]) -> Resources:
     """Return allocatable minus what bound pods request; usage never lowers allocatable itself."""
     free = dict(node.allocatable)
     for occupant in occupants:
-        for resource, amount in occupant.requests.items():
+        for resource, amount in _with_slot(occupant.requests).items():
             if resource in free:
                 free[resource] -= amount
     return free
+
+
+def _with_slot(requests: Resources) -> Resources:
+    """The requests and the one slot of `pods` that every pod takes without asking for it."""
+    return requests | {"pods": Decimal(1)}
 
 
 def fit(pod: Pod, node: Node, occupants: Iterable[Occupant]) -> NodeFit:
@@ -159,7 +164,11 @@ def fit(pod: Pod, node: Node, occupants: Iterable[Occupant]) -> NodeFit:
     )
 
 
-def _shortages(wanted: Resources, allocatable: Resources, free: Resources) -> tuple[Shortage, ...]:
+def _shortages(
+    requests: Resources, allocatable: Resources, free: Resources
+) -> tuple[Shortage, ...]:
+    # Dumps may lack the number of slots, which no kubelet leaves out.
+    wanted = _with_slot(requests) if "pods" in allocatable else requests
     return tuple(
         Shortage(
             resource=resource,

@@ -68,6 +68,24 @@ class DeviceNode(msgspec.Struct, frozen=True):
     opened: str | None = None
 
 
+class Proof(msgspec.Struct, frozen=True):
+    """How a try went: what was got of what was wanted, and the errno name, "" for success.
+
+    Sizes are bytes; for a name, `got` is the number of its addresses. `errno` is `SIGBUS` or the
+    like where the kernel ended the child, `ETIMEDOUT` where it did not answer.
+    """
+
+    wanted: int
+    got: int
+    errno: str
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was wanted was there."""
+        return not self.errno
+
+
 class Host(Protocol):
     """A machine's tree as one process sees it. Paths are absolute; no call raises."""
 
