@@ -235,9 +235,7 @@ def test_a_listing_that_is_refused_is_unknown() -> None:
 
 def test_gpudirect() -> None:
     card = PciDevice(address="0000:1b:00.0", vendor=0x10DE, class_=0x030200)
-    old = GpuDirect(
-        driver="535.183.06", open_module=False, kernel=(5, 15), peermem_loaded=False
-    )
+    old = GpuDirect(driver="535.183.06", open_module=False, kernel=(5, 15), peermem_loaded=False)
     own = container("gdr", node_pci=(NIC, card), node_gpudirect=old)
     found = {f.name: f for f in judged(own).findings}
     assert found["gdr-unavailable"].severity is Severity.ERROR
@@ -278,7 +276,7 @@ def test_a_try_that_was_ended_is_unknown() -> None:
     assert (answer.findings, answer.needed_unknown) == ((), True)
 
 
-@pytest.mark.parametrize("errno", ["ENOSPC", "EDQUOT", "ENOENT", "EACCES", "EROFS"])
+@pytest.mark.parametrize("errno", ["ENOSPC", "ENOENT", "EACCES", "EROFS"])
 def test_shared_memory_that_is_not_there(errno: str) -> None:
     proof = Proof(16 * GIB, 64 << 20, errno)
     found = only(container("shm=16Gi", proofs=Proofs(shared=proof)))
