@@ -2,7 +2,7 @@
 
 Keyword arguments are the fields that a test is about; everything else has the API's defaults
 or is left out. `cluster` and `situation_of` turn them into what the facts modules take, `ask`
-diagnoses a pod among them as `check --pod --from` does.
+diagnoses a pod among them as `check --pod --from` does, `ask_node` a node.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from typing import Any
 
 import msgspec
 
+from gpudoctor import readings
 from gpudoctor.facts.kubernetes import fields, situation
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.model import Scope
 from gpudoctor.facts.kubernetes.situation import PodSituation
-from gpudoctor.report import Finding, Report
+from gpudoctor.readings import kubernetes
+from gpudoctor.report import Finding, Report, Severity
+from gpudoctor.sources.bundle import Bundle
+from gpudoctor.sources.bundle import Scope as BundleScope
 from tests import cases_k8s
 
 Object = dict[str, Any]
@@ -215,11 +219,95 @@ def ask(
     return cases_k8s.ask(case, complete=complete)
 
 
+def ask_node(
+    *objects: Object,
+    node: str = "gpu-1",
+    logs: dict[str, str] | None = None,
+    complete: bool = True,
+) -> Report:
+    """Diagnose a node among the objects, as `check --node --from` does."""
+    recorded = Bundle(
+        scope=BundleScope(objects="complete" if complete else "partial"),
+        objects=tuple(msgspec.Raw(msgspec.json.encode(obj)) for obj in objects),
+        logs=logs or {},
+    )
+    reading = kubernetes.read_node(kubernetes.Input(recorded), node)
+    return readings.judge(reading, cases_k8s.checks())
+
+
+def daemon(
+    name: str = "nvidia-device-plugin",
+    *,
+    tolerations: list[Object] | None = None,
+    node_selector: Object | None = None,
+    desired: int = 1,
+) -> Object:
+    """A DaemonSet of namespace gpu-operator whose one container has its name."""
+    template = {
+        "containers": [container(name)],
+        "tolerations": tolerations or [],
+        "nodeSelector": node_selector or {},
+    }
+    return custom(
+        "apps/v1",
+        "DaemonSet",
+        name,
+        "gpu-operator",
+        spec={"template": {"spec": template}},
+        status={"desiredNumberScheduled": desired},
+    )
+
+
+def daemon_pod(
+    of: str = "nvidia-device-plugin",
+    on: str = "gpu-1",
+    *,
+    spec: Object | None = None,
+    **status: Any,
+) -> Object:
+    """The pod `OF-ON` of that DaemonSet; `status` is what its container's status adds."""
+    return pod(
+        f"{of}-{on}",
+        "gpu-operator",
+        containers=[container(of)],
+        node=on,
+        phase="Running",
+        statuses=[container_status(of, **({"ready": True, "state": {"running": {}}} | status))],
+        meta={"ownerReferences": [owner("DaemonSet", of, "apps/v1")]},
+        spec=spec,
+    )
+
+
+def crashing(reason: str = "Error", code: int = 1, restarts: int = 7, **end: Any) -> Object:
+    """The fields of the status of a container in CrashLoopBackOff."""
+    return {
+        "ready": False,
+        "restartCount": restarts,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": code, "reason": reason} | end},
+    }
+
+
+def held(node: str, amount: str, resource: str = "nvidia.com/gpu", name: str = "holder") -> Object:
+    """A running pod that has so much of the resource on the node."""
+    return pod(name, "other", limits={resource: amount}, node=node, phase="Running")
+
+
 def finding_of(report: Report, name: str) -> Finding:
     """The only finding of that name; the others' names if there is not exactly one."""
     found = [finding for finding in report.findings if finding.name == name]
     assert len(found) == 1, [finding.name for finding in report.findings]
     return found[0]
+
+
+def loud(report: Report) -> set[str]:
+    """Names of the findings that are more than information."""
+    return {found.name for found in report.findings if found.severity is not Severity.INFO}
+
+
+def told(finding: Finding) -> tuple[str, str, str]:
+    """Severity, certainty and subject as the report writes them."""
+    return finding.severity.value, finding.certainty.value, str(finding.subject)
 
 
 def shown(finding: Finding) -> str:

@@ -106,6 +106,6 @@ def shm(facts: WorkloadFacts) -> Iterator[Result]:
         f"The mount at /dev/shm holds {amount(process.shm_bytes)}, the runtime's default: "
         "NCCL's shared-memory transport and data loader workers need more.",
         Evidence(f"/proc/{process.pid}/mountinfo", "shm", f"size={process.shm_bytes}"),
-        values={"pod": where},
+        values={"pod": where, "size": f"the default {amount(process.shm_bytes)}"},
         severity=Severity.WARNING,
     )

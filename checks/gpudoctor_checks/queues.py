@@ -216,7 +216,10 @@ def _inactive(kueue: Kueue) -> tuple[str, Evidence | None, Certainty, tuple[str,
         said = active.message or active.reason
         words = f"{kind} {queue.meta.name} is not active: {said}"
         evidence = _condition(queue.meta.path, active, "Active")
-        return words, evidence, Certainty.CERTAIN, ()
+        # A LocalQueue only passes on its ClusterQueue's state, which may be a stop.
+        sure = kind == "ClusterQueue" or cluster is not None
+        certainty = Certainty.CERTAIN if sure else Certainty.LIKELY
+        return words, evidence, certainty, () if sure else ("ClusterQueue",)
     return None
 
 

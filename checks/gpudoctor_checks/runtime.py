@@ -31,7 +31,9 @@ _PULL_REASONS = (
     (r"invalid reference|InvalidImageName|couldn't parse", "its name is not valid"),
 )
 _NO_RUNTIME = re.compile(r"no runtime for \"?(?P<handler>[^\"\s]+?)\"? is configured")
-_NO_CLASS = re.compile(r"RuntimeClass\S*\s+\"?(?P<name>[^\"\s]+?)\"?(?: object)? not found")
+_NO_CLASS = re.compile(
+    r"RuntimeClass\S*\s+\"?(?P<name>[^\"\s]+?)\"?(?: object)? not found", re.IGNORECASE
+)
 _NO_DEVICE = re.compile(
     r"specify either \"?device\"?, \"?hwaddr\"?, \"?kernelpath\"? or \"?pciBusID\"?"
     r"|VF pci addr is required|pciaddress required|failed to find .*deviceID"
@@ -167,7 +169,13 @@ def _plugin_without_class(situation: PodSituation) -> Iterator[Result]:
                     or (line.line.kind == "plugin-strategy" and "Incompatible" in line.line.text)
                 )
             ]
-            if lines and plugin.runtime_class is None:
+            # Where the library says what is wrong with the driver, it was found.
+            found = any(
+                line.pod == plugin.subject
+                and line.line.kind in ("driver-missing", "driver-mismatch")
+                for line in situation.component_lines
+            )
+            if lines and not found and plugin.runtime_class is None:
                 yield finding(
                     "runtimeclass-missing",
                     plugin.subject,

@@ -578,5 +578,11 @@ def _shared(
                 elif device.id in published:
                     uuid = published[device.id].attributes.get("uuid", device.id)
                     claimed[uuid].append(pod.meta.short)
+    # Not every kubelet reports a claim's devices in the pod's status; the allocation itself does.
+    for claim in cluster.derived(_claims).values():
+        for allocated in claim.allocated:
+            if allocated in published:
+                uuid = published[allocated].attributes.get("uuid", allocated)
+                claimed[uuid] += claim.reserved_for or (claim.meta.short,)
     for uuid in sorted(plugin.keys() & claimed.keys()):
         yield uuid, tuple(dict.fromkeys(plugin[uuid] + claimed[uuid]))
