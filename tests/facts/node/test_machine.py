@@ -15,6 +15,7 @@ from gpudoctor.facts.node.model import UNLIMITED
 from gpudoctor.report import Subject
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
+from tests import parts
 
 HOST = Subject("Host", "test")
 DEVICES = "/sys/bus/pci/devices"
@@ -117,7 +118,7 @@ def test_a_user_namespace_takes_the_right_away() -> None:
         with LiveHost() as live:
             while b"unshare" in Path(f"/proc/{child.pid}/cmdline").read_bytes():
                 if child.poll() is not None:
-                    pytest.skip("needs user namespaces")
+                    parts.missing("user namespaces")
             found = process.read_process(live, str(child.pid))
     finally:
         child.kill()
