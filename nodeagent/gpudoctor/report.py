@@ -16,6 +16,10 @@ from gpudoctor import PREFIX, __version__
 SCHEMA = f"{PREFIX}/report/v1"
 
 
+ALL_GPU_PODS = "all GPU pods"
+"""The name of the subject of a report on the GPU pods of a namespace or a cluster."""
+
+
 class Severity(StrEnum):
     """How bad a finding is. `critical` is broken now; `info` is never a root cause."""
 

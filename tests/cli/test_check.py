@@ -222,6 +222,39 @@ def test_all_pods_shows_those_that_are_not_well() -> None:
     assert well["verdict"] == "healthy"
 
 
+def test_all_pods_shows_a_ready_pod_that_fails_all_the_same() -> None:
+    source = str(SAMPLES / "trainer-without-rdma.json")
+    report = answer("-A", "--from", source)
+    assert report["verdict"] == "failing"
+    assert {child["subject"]["name"]: child["roots"] for child in report["children"]} == {
+        "trainer-0": ["rdma-not-requested"],
+        "trainer-1": ["rdma-not-requested"],
+    }
+
+
+def test_no_gpu_pod_is_healthy_only_where_all_pods_were_read(tmp_path: Path) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-0"}, "spec": {}}
+    dump = write(tmp_path / "dump.json", json.dumps(pod))
+    assert answer("-A", "--from", dump)["verdict"] == "unknown"
+    whole = {"schema": "gpudoctor.io/bundle/v1", "scope": {"objects": "complete"}, "objects": [pod]}
+    bundle = write(tmp_path / "bundle.json", json.dumps(whole))
+    assert answer("-A", "--from", bundle)["verdict"] == "healthy"
+    assert "No pod that asks for a GPU was read." in run("-A", "--from", bundle).stdout
+
+
+@pytest.mark.parametrize("content", ["no log of anything\n", "x" * 100_000])
+def test_a_text_without_objects_is_refused_and_never_healthy(tmp_path: Path, content: str) -> None:
+    source = write(tmp_path / "some.log", content)
+    for arguments in ([], ["-A"]):
+        assert "`gpudoctor explain FILE`" in refusal(run(*arguments, "--from", source))
+
+
+def test_labels_that_no_pod_has() -> None:
+    source = str(SAMPLES / "trainer-without-rdma.json")
+    said = refusal(run("-l", "app=none", "-n", "ml", "--from", source))
+    assert said == "no pod has the labels app=none in namespace ml"
+
+
 def test_node_by_itself() -> None:
     report = answer("--node", "gpu-a51", "--from", str(SAMPLES / "operator-stalled.json"))
     assert report["roots"] == ["driver-container-failing"]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +82,7 @@ def test_check_says_what_is_wrong_with_its_input(
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("", "not recognised"), ("lorem ipsum\n", "not recognised"), (None, "No such file")],
+    [("", "is empty"), ("lorem ipsum\n", "not recognised"), (None, "No such file")],
 )
 def test_explain_says_what_is_wrong_with_its_input(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None, says: str
@@ -150,3 +154,74 @@ def test_explain_of_several_files_is_one_answer(monkeypatch: pytest.MonkeyPatch)
     text = run(monkeypatch, ["explain", *files]).out
     assert text.startswith("FAILING  Files 2 texts\n")
     assert text.count("Root cause: ") == 2
+
+
+def test_explain_of_several_files_goes_on_after_one_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    files = [str(empty), str(DESCRIBED / "v1.20.pod.txt"), str(tmp_path / "absent")]
+    result = run(monkeypatch, ["explain", *files, "-o", "json"])
+    assert json.loads(result.out)["subject"]["name"] == "bert-0"
+    first, second = result.err.splitlines()
+    assert (result.status, "empty" in first, "absent" in second) == (2, True, True)
+
+
+def test_names_from_outside_never_reach_the_terminal_raw(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(POD | {"metadata": {"name": "trainer-1\x1b]0;x\x07\x1b[31m"}}))
+    result = run(monkeypatch, ["check", "--pod", "trainer-0", "--from", str(path)])
+    assert "near it: default/trainer-1" in result.err
+    assert result.err.strip().isprintable()
+
+
+@pytest.mark.parametrize("option", ["--pod", "--node", "-l", "--job"])
+def test_an_empty_name_is_not_a_question_about_this_host(
+    monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    result = run(monkeypatch, ["check", option, ""])
+    assert (result.status, result.out) == (2, "")
+    assert "is empty" in result.err
+
+
+def test_host_root_has_to_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for arguments in (["check"], ["topo"], ["bundle", str(tmp_path / "b.json")]):
+        result = run(monkeypatch, [*arguments, "--host-root", str(tmp_path / "absent")])
+        assert (result.status, "does not exist" in result.err) == (2, True)
+
+
+SAMPLE = str(Path(__file__).parents[2] / "samples" / "trainer-without-rdma.json")
+CHECK = ("check", "--pod", "trainer-0", "--from", SAMPLE)
+
+
+def started(*arguments: str, **how: Any) -> subprocess.CompletedProcess[bytes]:
+    program = [sys.executable, "-m", "gpudoctor", *arguments]
+    return subprocess.run(program, stderr=subprocess.PIPE, check=False, timeout=60, **how)
+
+
+@pytest.mark.parametrize("output", ["text", "json", "junit", "html"])
+def test_a_reader_that_goes_away_does_not_change_the_status(output: str) -> None:
+    for arguments, status in (((*CHECK, "-o", output), 1), (("runbook",), 0)):
+        reader, writer = os.pipe()
+        os.close(reader)
+        ended = started(*arguments, stdout=writer)
+        os.close(writer)
+        assert (ended.returncode, ended.stderr) == (status, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [CHECK, ("runbook",), ("--help",)])
+def test_standard_output_that_takes_no_more(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = started(*arguments, stdout=full)
+    expected = b"gpudoctor: standard output cannot be written: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (2, expected)
+
+
+@pytest.mark.parametrize("output", ["text", "json", "junit", "html"])
+def test_closed_standard_output_still_gives_the_status(output: str) -> None:
+    ended = started(*CHECK, "-o", output, preexec_fn=lambda: os.close(1))
+    assert (ended.returncode, ended.stderr) == (1, b"")

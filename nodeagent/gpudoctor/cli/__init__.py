@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
+from pathlib import Path
 
 import click
 
 from gpudoctor import __version__
+from gpudoctor.cli import output
 from gpudoctor.errors import InputError
+from gpudoctor.render.clean import one_line
 
 _COMMANDS = {
     "compat": "say whether a driver runs an image's CUDA on a GPU",
@@ -23,10 +28,20 @@ _COMMANDS = {
 """Command -> its line in the help; the module of the same name here holds `command`."""
 
 USAGE_ERROR = 2
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What a write to standard output fails with where nothing more goes into it."""
 
 
 class _LazyGroup(click.Group):
     """A group that imports a command's module only when that command is used."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Before click sees it, which exits with 1: "found". Reports keep their own status.
+            output.discard_the_rest()
+            return 0
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
@@ -51,6 +66,9 @@ def root() -> None:
 
 def main() -> None:
     """Run the command line; never a traceback, whatever goes wrong."""
+    if sys.stdout is None:
+        # Closed by the caller, who wants the exit status only.
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
     try:
         sys.exit(root.main(prog_name="gpudoctor", standalone_mode=False) or 0)
     except click.exceptions.Abort:
@@ -59,13 +77,23 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except InputError as error:
-        click.echo(f"gpudoctor: {error}", err=True)
+        _say(str(error))
         sys.exit(USAGE_ERROR)
-    except BrokenPipeError:
-        # The reader of our output went away (a pager, head): not an error of ours.
-        sys.stderr.close()
-        sys.exit(0)
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            _internal(error)
+        else:
+            _say(f"standard output cannot be written: {error.strerror}")
+        sys.exit(USAGE_ERROR)
     except Exception as error:  # noqa: BLE001 - the last line of defence against tracebacks
-        what = f"{type(error).__name__}: {error}".replace("\n", " ")
-        click.echo(f"gpudoctor: internal error, please report it: {what}", err=True)
+        _internal(error)
         sys.exit(USAGE_ERROR)
+
+
+def _internal(error: Exception) -> None:
+    _say(f"internal error, please report it: {type(error).__name__}: {error}")
+
+
+def _say(message: str) -> None:
+    """Write one line to standard error, without what names from outside could do to a terminal."""
+    click.echo(f"gpudoctor: {one_line(message)}", err=True)

@@ -7,6 +7,7 @@ import time
 import click
 import msgspec
 
+from gpudoctor.cli import output
 from gpudoctor.readings import host as hosts
 from gpudoctor.sources import archive, redaction
 from gpudoctor.sources.bundle import Bundle, HostRecording, Scope
@@ -36,7 +37,7 @@ _BOUND = 20.0
 @click.option("--context", help="The kubeconfig context.")
 @click.option("--server", metavar="URL", help="An API server without credentials (kubectl proxy).")
 @click.option("--no-host", is_flag=True, help="Leave out this host.")
-@click.option("--host-root", metavar="DIR", help="Where the host's /sys and /proc are mounted.")
+@output.host_root
 @click.option(
     "--host-name",
     default=hosts.LOCAL,
@@ -66,6 +67,11 @@ def command(
     no_redact: bool,
 ) -> None:
     """Record this host, and with --pod or --node the cluster, into FILE (.tar.gz or .json)."""
+    if "" in (pod, node):
+        raise click.UsageError("the name after --pod or --node is empty")
+    if no_host and pod is None and node is None:
+        raise click.UsageError("--no-host leaves nothing to record without --pod or --node")
+    archive.check(file)
     bundle = Bundle(now=hosts.now(), scope=Scope())
     if pod or node:
         bundle = _cluster(pod, node, namespace, (kubeconfig, context, server))
@@ -73,14 +79,14 @@ def command(
         recording = record_host(host_root, interval)
         bundle = msgspec.structs.replace(bundle, hosts={**bundle.hosts, host_name: recording})
     archive.write(bundle if no_redact else redaction.redact(bundle), file)
-    what = archive.manifest(bundle)
-    unread = sum(len(entry["not_read"]) for entry in what["hosts"].values())
-    click.echo(
-        f"{file}: {len(bundle.objects)} objects, {len(bundle.logs)} logs, "
-        f"{len(bundle.hosts)} hosts; {unread + len(bundle.scope.denied)} things could not be read "
-        "(manifest.json lists them)",
-        err=True,
-    )
+    click.echo(f"{file}: {_contents(bundle)}", err=True)
+
+
+def _contents(bundle: Bundle) -> str:
+    counts = {"object": bundle.objects, "log": bundle.logs, "host": bundle.hosts}
+    held = ", ".join(f"{len(of)} {name}{'s' * (len(of) != 1)}" for name, of in counts.items())
+    unread = sum(len(host["not_read"]) for host in archive.manifest(bundle)["hosts"].values())
+    return f"{held}; not there or not readable: {unread + len(bundle.scope.denied)}"
 
 
 def _cluster(

@@ -33,6 +33,9 @@ class Target(msgspec.Struct, frozen=True):
     namespace: str | None
 
     def __post_init__(self) -> None:
+        if "" in (self.pod, self.selector, self.node, self.job):
+            # As of an unset variable: it must not turn the question into one about this host.
+            raise click.UsageError("the name after --pod, -l, --node or --job is empty")
         chosen = [self.pod, self.selector, self.all_pods, self.node, self.job]
         if sum(map(bool, chosen)) > 1:
             raise click.UsageError("say one of --pod, -l, -A, --node and --job")
@@ -61,7 +64,7 @@ class Target(msgspec.Struct, frozen=True):
 @click.option("--context", help="The kubeconfig context of the live cluster.")
 @click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file.")
 @click.option("--server", metavar="URL", help="An API server without credentials (kubectl proxy).")
-@click.option("--host-root", metavar="DIR", help="Where the host's /sys and /proc are mounted.")
+@output.host_root
 @click.option("--profile", metavar="FILE", help="What this site expects of its nodes (TOML).")
 @click.option("--select", multiple=True, metavar="CODE", help="Only findings with this prefix.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="No findings with this prefix.")
@@ -144,6 +147,11 @@ def _read(read_from: Bundle, target: Target) -> Reading:
         from gpudoctor.readings import host
 
         return host.read_recorded(read_from)
+    if (target.is_host or target.all_pods) and from_files and not read_from.objects:
+        raise InputError(
+            "neither a Kubernetes object nor a host is in the input; "
+            "`gpudoctor explain FILE` reads logs and tables"
+        )
     source = kubernetes.Input(read_from)
     namespace = target.namespace
     if target.pod:
@@ -161,18 +169,19 @@ def _read_many(source: Input, target: Target) -> Reading:
     if target.selector:
         entries = kubernetes.pods_with_labels(source, target.selector, namespace)
         subject = ReportSubject("Pods", target.selector, namespace)
+        missing = f"no pod has the labels {target.selector}"
     elif target.job:
         kind, name = _job(target.job)
         entries = kubernetes.pods_of_job(source, kind, name, namespace)
         subject = ReportSubject(kind, name, namespace)
+        missing = f"no pod of {kind} {name} is in the input"
         if not entries and (refused := kubernetes.read_refused(source, kind, name, namespace)):
             return refused
     else:
-        entries = kubernetes.gpu_pods(source, namespace)
-        subject = ReportSubject("Pods", "all GPU pods", namespace)
-    if not entries and (target.selector or target.job):
-        raise InputError(f"no pod of {subject.kind} {subject.name} is in the input")
-    return kubernetes.read_pods(source, subject, entries, only_unwell=target.all_pods)
+        return kubernetes.read_gpu_pods(source, namespace, only_unwell=target.all_pods)
+    if not entries:
+        raise InputError(missing + (f" in namespace {namespace}" if namespace else ""))
+    return kubernetes.read_pods(source, subject, entries)
 
 
 def _job(written: str) -> tuple[str, str]:

@@ -9,6 +9,8 @@ import click
 
 from gpudoctor import diagnosis, readings, registry
 from gpudoctor.cli import output
+from gpudoctor.errors import InputError
+from gpudoctor.render.clean import one_line
 from gpudoctor.report import Report, ReportSubject
 from gpudoctor.sources.text import STDIN, TextInput, open_input
 
@@ -28,16 +30,25 @@ def command(
 ) -> None:
     """Explain a log, a table, a kernel log or a Kubernetes dump.
 
-    Reads standard input without FILE. Several files are explained one by one.
+    Reads standard input without FILE. Several files are explained one by one; where one cannot be
+    read, the others are, and the exit status is 2.
     """
     if not files and sys.stdin is not None and sys.stdin.isatty():
         click.echo("gpudoctor: paste the text, then press Ctrl-D", err=True)
     checks = registry.load()
-    reports = []
+    reports, refusals = [], []
     for name in files or (STDIN,):
-        with open_input(name) as text:
-            reports.append(_explain(text, kind, checks))
-    ctx.exit(output.emit(_together(reports), **emitting))
+        try:
+            with open_input(name) as text:
+                reports.append(_explain(text, kind, checks))
+        except InputError as error:
+            refusals.append(error)
+    status = output.emit(_together(reports), **emitting) if reports else 0
+    for refusal in refusals[:-1]:
+        click.echo(f"gpudoctor: {one_line(str(refusal))}", err=True)
+    if refusals:
+        raise refusals[-1]
+    ctx.exit(status)
 
 
 def _explain(text: TextInput, kind: str | None, checks: registry.Registry) -> Report:

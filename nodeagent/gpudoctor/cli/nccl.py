@@ -96,5 +96,6 @@ def _emit(report: Report, **emitting: Any) -> int:
         return output.emit(report, **emitting)
     from gpudoctor.render import nccl as picture
 
-    picture.render(report, sys.stdout, color=False if emitting["no_color"] else None)
+    with output.printing():
+        picture.render(report, sys.stdout, color=False if emitting["no_color"] else None)
     return output.exit_status(report, emitting["fail_on"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
@@ -16,6 +18,14 @@ from gpudoctor.report import Report, Severity, Verdict
 C = TypeVar("C", bound=Callable[..., Any])
 
 FOUND, CANNOT_TELL = 1, 3
+
+host_root = click.option(
+    "--host-root",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False),
+    help="Where the host's /sys and /proc are mounted.",
+)
+"""Where a host is read from, as an option of every command that reads one."""
 
 
 def options(command: C) -> C:
@@ -42,8 +52,31 @@ def options(command: C) -> C:
     return command
 
 
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Print what is printed inside, unless its reader goes away (a pager, head): no error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_the_rest()
+
+
+def discard_the_rest() -> None:
+    """Let what is still to be written to standard output go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def emit(report: Report, *, output: str, no_color: bool, fail_on: str) -> int:
     """Print the report and return the exit status."""
+    with printing():
+        _print(report, output, no_color=no_color)
+    return exit_status(report, fail_on)
+
+
+def _print(report: Report, output: str, *, no_color: bool) -> None:
     if output == "json":
         sys.stdout.buffer.write(contract.encode(report))
     elif output == "junit":
@@ -56,8 +89,6 @@ def emit(report: Report, *, output: str, no_color: bool, fail_on: str) -> int:
         from gpudoctor.render import text
 
         text.render(report, sys.stdout, color=False if no_color else None)
-    sys.stdout.flush()
-    return exit_status(report, fail_on)
 
 
 def _emit_html(report: Report) -> None:

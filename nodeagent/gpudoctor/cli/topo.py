@@ -16,7 +16,7 @@ from gpudoctor.sources.text import open_input
 
 @click.command("topo")
 @click.option("--from", "source", metavar="FILE", help="A bundle, or `nvidia-smi topo -m` text.")
-@click.option("--host-root", metavar="DIR", help="Where the host's /sys and /proc are mounted.")
+@output.host_root
 @output.options
 @click.pass_context
 def command(
@@ -29,7 +29,8 @@ def command(
         ctx.exit(output.emit(report, **emitting))
     from gpudoctor.render import topology  # imported late: rich is slow to start
 
-    topology.render(report, sys.stdout, color=False if emitting["no_color"] else None)
+    with output.printing():
+        topology.render(report, sys.stdout, color=False if emitting["no_color"] else None)
     ctx.exit(output.exit_status(report, emitting["fail_on"]))
 
 

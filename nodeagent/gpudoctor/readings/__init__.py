@@ -17,7 +17,8 @@ from gpudoctor.catalogue import Entry
 from gpudoctor.checking import Draft
 from gpudoctor.errors import InputError
 from gpudoctor.registry import Registry
-from gpudoctor.report import Report, ReportSubject, Unknown
+from gpudoctor.report import Report, ReportSubject, Unknown, Verdict
+from gpudoctor.sources.bundle import is_bundle
 from gpudoctor.sources.text import TextInput, as_utf8
 
 _MODULES: dict[str, str] = {
@@ -38,6 +39,7 @@ _MODULES: dict[str, str] = {
     "kubernetes-objects": "gpudoctor.readings.kubernetes_objects",
 }
 """Format name -> module with its FORMAT, or `module:NAME`; the names are the values of `--kind`."""
+_BUNDLES = "kubernetes-objects"
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,13 +47,15 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     `needed_unknown` says that a fact which the verdict needs could not be read.
     `is_complete(kind)`, `otherwise` and `kept` are as in `diagnosis.diagnose`. `children` are the
-    members of what the reading is about: the pods of a job, the nodes of a dump.
+    members of what the reading is about: the pods of a job, the nodes of a dump. `well` are members
+    that look well by their own status: they are shown where something fails all the same.
     """
 
     subject: ReportSubject
     facts: tuple[object, ...]
     otherwise: tuple[object, ...] = ()
     children: tuple[Reading, ...] = ()
+    well: tuple[Reading, ...] = ()
     published: dict[str, Any] = {}
     observed_at: str | None = None
     unknown: tuple[Unknown, ...] = ()
@@ -87,7 +91,10 @@ def judge(
     checks: Registry,
     selected: Callable[[Entry], bool] = lambda _entry: True,
 ) -> Report:
-    """Diagnose a reading and its children and build the report."""
+    """Diagnose a reading and its children and build the report.
+
+    A job that trains over TCP is Ready: of the `well` children those are shown that fail.
+    """
     found = diagnosis.diagnose(
         checks,
         reading.facts,
@@ -97,6 +104,9 @@ def judge(
         selected=selected,
         kept=reading.kept,
     )
+    children = [judge(child, checks, selected) for child in reading.children]
+    well = (judge(child, checks, selected) for child in reading.well)
+    children += [report for report in well if report.verdict is Verdict.FAILING]
     return diagnosis.report(
         found,
         reading.subject,
@@ -104,13 +114,18 @@ def judge(
         needed_unknown=reading.needed_unknown,
         starting=reading.starting,
         facts=reading.published,
-        children=tuple(judge(child, checks, selected) for child in reading.children),
+        children=tuple(children),
     )
 
 
 def recognise(text: TextInput) -> Format:
     """Return the format that most of the head's lines speak for; InputError if none does."""
+    if is_bundle(text.head):
+        # Whatever logs it holds: their lines are no lines of this text.
+        return load(_BUNDLES)
     head = as_utf8(text.head).decode()
+    if not head.strip():
+        raise InputError(f"{text.name}: it is empty")
     scored = [(candidate.matches(head), candidate) for candidate in map(load, _MODULES)]
     score, best = max(scored, key=lambda pair: pair[0], default=(0, None))
     if best is None or score == 0:

@@ -39,10 +39,12 @@ def _chunks(text: TextInput) -> Iterator[bytes]:
 def _read(text: TextInput) -> Reading:
     log = read_kernel_log(_chunks(text), Subject("Host", "local"), text.name)
     hosts = {event.host for event in log.events} | {said.host for said in log.conditions}
+    about = ReportSubject("KernelLog", text.name)
     if len(hosts) == 1 and (host := hosts.pop()) is not None:
         log = msgspec.structs.replace(log, subject=Subject("Host", host))
+        about = ReportSubject("Host", host)
     return Reading(
-        subject=ReportSubject("Host", log.subject.name),
+        subject=about,
         facts=(log,),
         published={"kernel": published(log)},
         is_complete=lambda _kind: True,

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from functools import cached_property
 
+import msgspec
+
 from gpudoctor.errors import InputError
 from gpudoctor.facts.kubernetes import (
     components,
@@ -29,7 +31,7 @@ from gpudoctor.facts.kubernetes.model import Pod, Scope
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.node.cuda_stack import CudaStack
 from gpudoctor.readings import Reading
-from gpudoctor.report import Certainty, ReportSubject, Unknown
+from gpudoctor.report import ALL_GPU_PODS, Certainty, ReportSubject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
 from gpudoctor_checks import compatibility
@@ -175,21 +177,37 @@ def _main_log(pod: Pod) -> str:
 def read_pods(
     source: Input, subject: ReportSubject, entries: Iterable[PodEntry], *, only_unwell: bool = False
 ) -> Reading:
-    """Read pods as the children of one reading; with `only_unwell`, well ones are just counted."""
-    children, count = [], 0
+    """Read pods as the children of one reading; with `only_unwell`, those that are well apart."""
+    children: list[Reading] = []
+    well: list[Reading] = []
     for entry in entries:
-        count += 1
         child = read_pod(source, entry)
-        if not only_unwell or child.otherwise or child.starting or child.needed_unknown:
-            children.append(child)
+        is_unwell = child.otherwise or child.starting or child.needed_unknown
+        (children if is_unwell or not only_unwell else well).append(child)
     return Reading(
         subject=subject,
         facts=(),
         children=tuple(children),
-        published={"pods": {"seen": count, "shown": len(children)}},
+        well=tuple(well),
+        published={"pods": {"seen": len(children) + len(well)}},
         observed_at=source.observed_at,
         unknown=tuple(_unknowns(source.cluster)),
         is_complete=source.cluster.scope.has_all,
+    )
+
+
+def read_gpu_pods(
+    source: Input, namespace: str | None = None, *, only_unwell: bool = False
+) -> Reading:
+    """Read all pods that ask for GPUs; that there is none is known only of a whole list of pods."""
+    subject = ReportSubject("Pods", ALL_GPU_PODS, namespace)
+    entries = gpu_pods(source, namespace)
+    reading = read_pods(source, subject, entries, only_unwell=only_unwell)
+    if entries or source.cluster.scope.has_all("Pod"):
+        return reading
+    missing = Unknown("GPU pods", "none is in the input, and the input may not be all there is")
+    return msgspec.structs.replace(
+        reading, unknown=(*reading.unknown, missing), needed_unknown=True
     )
 
 

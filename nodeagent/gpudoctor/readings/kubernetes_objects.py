@@ -27,6 +27,10 @@ def _read(text: TextInput) -> Reading:
     raw = text.read()
     if bundle.is_bundle(raw):
         read_from = bundle.decode(raw, text.name)
+        if read_from.hosts and not read_from.objects:
+            from gpudoctor.readings import host  # imported late: dumps need none of it
+
+            return host.read_recorded(read_from)
     else:
         read_from = Bundle(objects=documents.read_objects(raw, text.name))
     try:

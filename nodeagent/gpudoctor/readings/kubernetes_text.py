@@ -31,10 +31,8 @@ def read_all(source: kubernetes.Input) -> Reading:
     pods = source.cluster.pods
     if len(pods) == 1:
         return kubernetes.read_pod(source, pods[0])
-    gpu_pods = kubernetes.gpu_pods(source, None)
-    if gpu_pods:
-        subject = ReportSubject("Pods", "all GPU pods")
-        return kubernetes.read_pods(source, subject, gpu_pods, only_unwell=True)
+    if kubernetes.gpu_pods(source, None):
+        return kubernetes.read_gpu_pods(source, only_unwell=True)
     if source.cluster.nodes:
         return read_subjects(source, [], list(source.cluster.nodes))
     raise InputError("neither a GPU pod nor a node is in it; nothing to explain")
@@ -42,8 +40,8 @@ def read_all(source: kubernetes.Input) -> Reading:
 
 def undated(reading: Reading) -> Reading:
     """Take away the time of a reading whose objects only have times relative to each other."""
-    children = tuple(map(undated, reading.children))
-    return msgspec.structs.replace(reading, observed_at=None, children=children)
+    children, well = tuple(map(undated, reading.children)), tuple(map(undated, reading.well))
+    return msgspec.structs.replace(reading, observed_at=None, children=children, well=well)
 
 
 def read_subjects(source: kubernetes.Input, pods: list[PodEntry], nodes: list[str]) -> Reading:

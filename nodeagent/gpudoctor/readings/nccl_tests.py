@@ -9,8 +9,7 @@ import msgspec
 from gpudoctor.errors import InputError
 from gpudoctor.facts import nccl, nccl_tests
 from gpudoctor.facts.acceptance import CollectiveRun
-from gpudoctor.readings import Format, Reading
-from gpudoctor.readings.nccl_log import published as published_log
+from gpudoctor.readings import Format, Reading, nccl_log
 from gpudoctor.report import ReportSubject
 from gpudoctor.sources.text import TextInput
 
@@ -25,15 +24,18 @@ def _matches(head: str) -> int:
 def _read(text: TextInput) -> Reading:
     raw = text.read()
     results = nccl_tests.parse(raw.decode("utf-8", "replace"), text.name)
+    log = nccl.parse([raw], text.name)
+    if not results.runs and log.hosts:
+        # The run ended, or the text, before its table: what there is to read is NCCL's.
+        return nccl_log.reading(log)
     if not results.runs:
         raise InputError(f"{text.name}: no table of nccl-tests in it")
-    log = nccl.parse([raw], text.name)
     facts: list[object] = []
     published: dict[str, Any] = {}
     if log.hosts:
         counts = {len(found.devices) for found in log.adapters}
         facts.append(msgspec.structs.replace(log, subject=results.subject))
-        published["nccl"] = published_log(log)
+        published["nccl"] = nccl_log.published(log)
         results = msgspec.structs.replace(
             results, adapters=counts.pop() if len(counts) == 1 else None
         )

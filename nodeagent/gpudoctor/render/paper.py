@@ -32,7 +32,7 @@ class Paper:
 
     def style(self, text: str, *styles: str) -> str:
         """Return the text in these styles, unchanged where there is no colour."""
-        if not self._color or not text:
+        if not self._color or not text or not styles:
             return text
         return f"\x1b[{';'.join(_STYLES[style] for style in styles)}m{text}\x1b[0m"
 
@@ -72,7 +72,7 @@ class Paper:
 
 
 def _wants_color() -> bool:
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
 def _can_show(encoding: str) -> bool:

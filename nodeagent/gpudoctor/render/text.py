@@ -12,6 +12,7 @@ from typing import TextIO
 from gpudoctor.render.clean import one_line, shorten
 from gpudoctor.render.paper import Paper
 from gpudoctor.report import (
+    ALL_GPU_PODS,
     Audience,
     Certainty,
     Evidence,
@@ -50,6 +51,8 @@ _WHO = {
     Audience.ADMIN: "Administrator",
     Audience.HARDWARE: "Hardware",
 }
+_KINDS = {"NcclLog": "NCCL log", "CollectiveResults": "Benchmark", "KernelLog": "Kernel log"}
+"""What people call the kinds whose names are no words."""
 _INDENT = "  "
 _ITEM = _INDENT * 2 + "• "
 _MAX_EVIDENCE = 8
@@ -87,8 +90,13 @@ def _headline(paper: Paper, report: Report) -> None:
 def _count(paper: Paper, report: Report) -> None:
     """Say how many pods were looked at where only those that are not well are listed."""
     pods = report.facts.get("pods")
-    if isinstance(pods, dict) and pods.get("seen", 0) > pods.get("shown", 0):
-        paper.text(f"{pods['seen']} pods read, {pods['seen'] - pods['shown']} of them are well.")
+    if not isinstance(pods, dict):
+        return
+    well = pods["seen"] - len(report.children)
+    if well > 0:
+        paper.text(f"{pods['seen']} pods read, {well} of them are well.")
+    elif not report.children:
+        paper.text("No pod that asks for a GPU was read.")
 
 
 def _time(moment: str) -> str:
@@ -97,9 +105,11 @@ def _time(moment: str) -> str:
 
 
 def _subject(subject: ReportSubject) -> str:
+    if subject.name == ALL_GPU_PODS:
+        return one_line("All GPU pods" + (f" of {subject.namespace}" if subject.namespace else ""))
     name = "/".join(part for part in (subject.namespace, subject.name) if part)
     node = f" on {subject.node}" if subject.node and subject.kind != "Node" else ""
-    return one_line(f"{subject.kind} {name}{node}")
+    return one_line(f"{_KINDS.get(subject.kind, subject.kind)} {name}{node}")
 
 
 def _body(paper: Paper, report: Report) -> None:

@@ -13,6 +13,7 @@ from gpudoctor.errors import InputError
 from gpudoctor.sources.bundle import Bundle
 
 _MODE = 0o600
+_ARCHIVES, _JSON = (".tar.gz", ".tgz"), ".json"
 
 
 def manifest(bundle: Bundle) -> dict[str, Any]:
@@ -55,9 +56,17 @@ def encode(bundle: Bundle) -> bytes:
     return stream.getvalue()
 
 
+def check(path: str) -> None:
+    """Raise InputError for a path that is no place for a bundle, before the work of recording."""
+    if not path.endswith((*_ARCHIVES, _JSON)):
+        raise InputError(f"{path}: the name of a bundle ends in {_ARCHIVES[0]} or {_JSON}")
+    if os.path.lexists(path):
+        raise InputError(f"{path}: is there already and is not overwritten; give another name")
+
+
 def write(bundle: Bundle, path: str) -> None:
     """Write a bundle to a new file that only its owner can read: JSON if so named, else .tar.gz."""
-    content = msgspec.json.encode(bundle) if path.endswith(".json") else encode(bundle)
+    content = msgspec.json.encode(bundle) if path.endswith(_JSON) else encode(bundle)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _MODE)
         with os.fdopen(descriptor, "wb") as file:

@@ -61,7 +61,7 @@ def read_objects(raw: bytes, name: str) -> tuple[msgspec.Raw, ...]:
 def _refuse_other_text(raw: bytes, name: str) -> None:
     """Raise InputError for what is surely not a dump, with the way to get one."""
     if not raw.strip(_BLANKS):
-        raise InputError(f"{name}: is empty; {_NEXT_STEP}")
+        raise InputError(f"{name}: it is empty; {_NEXT_STEP}")
     head = raw[:_CHUNK_BYTES]
     binary = _BINARY.search(head)
     if binary is not None:
@@ -82,10 +82,10 @@ def refuse_printed_text(raw: bytes, name: str) -> None:
     """Raise InputError for what kubectl prints for people, which `explain` may read."""
     head = raw[:_CHUNK_BYTES]
     if is_table(head):
-        raise InputError(f"{name}: is the table that `kubectl get` prints; {_NEXT_STEP} instead")
+        raise InputError(f"{name}: it is the table that `kubectl get` prints; {_NEXT_STEP} instead")
     if _DESCRIBE.match(head):
         raise InputError(
-            f"{name}: is `kubectl describe` text: `gpudoctor explain` reads that; "
+            f"{name}: it is `kubectl describe` text: `gpudoctor explain` reads that; "
             f"or {_NEXT_STEP} instead"
         )
 
