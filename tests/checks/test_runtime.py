@@ -278,7 +278,7 @@ class TestNetworks:
         found = finding_of(report, "network-attachment-missing")
         assert told(found) == ("error", "certain", "Pod/team/train-0")
         assert report.roots == ("network-attachment-missing",)
-        assert f"names network {shown_name}, and no NetworkAttachmentDefinition" in found.detail
+        assert f"names network {shown_name}, and there is no NetworkAttachment" in found.detail
         assert f"metadata.annotations[{ANNOTATION}] team/roce" in shown(found)
 
     def test_the_annotation_is_gone(self) -> None:
@@ -373,7 +373,7 @@ class TestNetworks:
         found = finding_of(report, "cni-failure")
         assert told(found) == ("error", "certain", "Pod/team/train-0")
         assert report.roots == ("cni-failure",)
-        assert found.title.endswith("cannot be set up: connection is unauthorized")
+        assert found.title.endswith("cannot be set up: calico: connection is unauthorized")
         assert shown(found) == f"Event/team/train-0 FailedCreatePodSandBox (x4) {message}"
 
     def test_long_and_bare_messages(self) -> None:
