@@ -28,9 +28,10 @@ lint: $(VENV)/installed-dev
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m bench
 
-# The index of the runbooks that start-up reads; commit it with the page.
+# The indexes of the runbooks and of the checks that start-up reads; commit them with the change.
 index: $(VENV)/installed
 	$(BIN)/python -m gpudoctor.catalogue runbooks
+	$(BIN)/python -m gpudoctor.registry checks/gpudoctor_checks
 
 # The published JSON schema of reports; commit it with the change of report.py.
 schema: $(VENV)/installed

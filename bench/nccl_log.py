@@ -8,6 +8,10 @@ What is generated: a training job of 128 hosts with 8 GPUs each under NCCL_DEBUG
 starts the world communicator and up to 59 more (as tensor, pipeline, data and expert groups make
 them), with 32 channels and four connections (ring and tree) a channel; between them it prints a
 few lines of its own training loop. The ranks are interleaved at random, line by line.
+
+Figures (Python 3.11, numpy 2.4, two shared cores under a load of 7): 1 GiB, 12 million lines, grep
+0.80 s, gpudoctor 8.15 s = 10.2x, over the budget; peak 81 MiB. Of that the vector sieve takes a
+third; the other two are lines that are new (three a rank and communicator) or not of a channel.
 """
 
 from __future__ import annotations
@@ -65,7 +69,8 @@ def communicator(rank: int, size: int, number: int) -> Iterator[str]:
     nodes = 1 if local else RANKS // PER_HOST
     yield (
         head
-        + f"comm 0x55{number:04x}{rank:06x} rank {own} nRanks {size} nNodes {nodes} localRanks 8 localRank {device} MNNVL 0\n"
+        + f"comm 0x55{number:04x}{rank:06x} rank {own} nRanks {size} nNodes {nodes}"
+        + f" localRanks 8 localRank {device} MNNVL 0\n"
     )
     yield head + "Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1 [2] 1/-1/-1->0->-1\n"
     yield head + "P2P Chunksize set to 131072\n"

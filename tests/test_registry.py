@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import gpudoctor_checks
 from gpudoctor import catalogue, diagnosis, registry
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from tests import kubernetes_objects as k8s
@@ -62,6 +64,25 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def situation() -> PodSituation:
     return k8s.situation_of(k8s.cluster(k8s.pod("train-0")))
+
+
+def test_index_is_that_of_the_checks() -> None:
+    index = Path(gpudoctor_checks.__file__).with_name(catalogue.INDEX)
+    assert index.read_bytes() == registry.build_index(), (
+        "run `make index` and commit checks/gpudoctor_checks/index.json"
+    )
+
+
+def test_only_sets_that_take_one_of_the_facts_are_imported() -> None:
+    code = (
+        "import sys; from gpudoctor import registry;"
+        "from gpudoctor.facts.nccl.model import NcclLog;"
+        "from gpudoctor.report import Subject; loaded = registry.load();"
+        "checks = loaded.checks_for([NcclLog(subject=Subject('Log', 'x'))]);"
+        "assert checks and all(check.takes is NcclLog for check in checks), checks;"
+        "assert 'gpudoctor_checks.devices' not in sys.modules; assert not loaded.broken"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_third_party_check_runs_and_its_failure_is_an_unknown(

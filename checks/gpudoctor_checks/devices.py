@@ -232,6 +232,44 @@ def refused_by_node_without_devices(situation: PodSituation) -> Iterator[Result]
             )
 
 
+@CHECKS.check(PodSituation)
+def lost_gpu_hides_healthy_one(situation: PodSituation) -> Iterator[Result]:
+    """A pod holds an unhealthy device, which is counted against the healthy ones that are left.
+
+    Free is allocatable minus requests: the lost device has left the one and stays in the other.
+    """
+    if not supply.is_waiting_for_a_node(situation):
+        return
+    for resource, wanted in supply.gpu_requests(situation).items():
+        for fit in supply.unhealthy(situation, resource):
+            held = [
+                held
+                for held in situation.held_unhealthy
+                if held.node == fit.node.name and held.resource == resource
+            ]
+            free = fit.free.get(resource, Decimal(0))
+            if not held or free + len(held) < wanted:
+                continue
+            yield finding(
+                "gpu-lost-blocks-allocation",
+                fit.node.subject,
+                f"{fit.node.name} has {len(held)} {resource} that is lost and still held by a pod. "
+                "It is gone from allocatable and its holder still counts as use, so healthy "
+                "devices that nobody uses look taken.",
+                *(
+                    Evidence(h.pod, "allocatedResourcesStatus", f"{h.device}: Unhealthy")
+                    for h in held[:_SHOWN]
+                ),
+                *supply.allocatable_evidence([fit.node], resource, "the lost one is left out"),
+                supply.request_evidence(situation, resource),
+                values={"node": fit.node.name, "resource": resource},
+                related=(situation.subject,),
+                leans_on=("Node", "Pod"),
+                fix=f"Delete the pod that holds the lost device ({held[0].pod}): the healthy ones "
+                "can be given out at once.",
+            )
+
+
 def role_trouble(situation: PodSituation, node: Node) -> Iterator[Trouble]:
     """Yield what is wrong with the components' pods on the node."""
     for component in situation.components:
@@ -383,9 +421,9 @@ def hugepages(situation: PodSituation) -> Iterator[Result]:
             yield finding(
                 "hugepages-missing",
                 short[0].subject,
-                f"The pod asks for {supply.number(wanted)} bytes of {resource}; "
-                f"{supply.names(short)} has less. Pages that were reserved after the kubelet "
-                "started are not seen until it restarts.",
+                f"The pod asks for {wanted / 2**20:.0f} MiB of {resource}; {supply.have(short)} "
+                "less. Pages that were reserved after the kubelet started are not seen until it "
+                "restarts.",
                 *supply.allocatable_evidence(short, resource, "bytes"),
                 supply.request_evidence(situation, resource),
                 _failure_evidence(situation),

@@ -34,8 +34,20 @@ _UNREGISTERED = re.compile(
     r"(?:is )?not (?:registered|found in the list of registered DRA plugins)"
 )
 _DOMAIN_WAIT = re.compile(r"not ready in ComputeDomain|ComputeDomain\b.*\bnot ready", re.I | re.S)
-_REFUSED = ("cannot allocate all claims", "invalid resource pools", "not enough devices")
-_INVALID_POOLS = "invalid resource pools"
+_BAD_POOLS = (
+    "invalid resource pools",
+    "currently being updated",  # a claim of all devices, and a pool that lacks slices
+    "currently invalid",
+)
+_REFUSED = (
+    "cannot allocate all claims",
+    "not enough devices",
+    "device class",
+    "CEL runtime error",  # an attribute that no device has
+    "CEL compile error",
+    *_BAD_POOLS,
+)
+_NO_CLASS = re.compile(r"device class (?P<name>\S+) does not exist")
 _NOT_CREATED = "waiting for resource claim to be created"
 _TAINT_MANAGER = "DeletionByDeviceTaintManager"
 
@@ -255,10 +267,14 @@ def _is_full(supply: _Supply) -> bool:
     return room < supply.wanted <= room + supply.taken
 
 
+def _blames_pools(situation: DraSituation) -> bool:
+    said = _refused(situation) or ""
+    return any(words in said for words in _BAD_POOLS)
+
+
 def _incomplete(situation: DraSituation) -> list[Pool]:
     """The pools that lack slices, where the input or the scheduler says that it is so."""
-    said = _refused(situation) or ""
-    if _INVALID_POOLS not in said and not situation.scope.has_all("ResourceSlice"):
+    if not _blames_pools(situation) and not situation.scope.has_all("ResourceSlice"):
         return []
     return [pool for pool in situation.pools if pool.is_incomplete]
 
@@ -269,7 +285,7 @@ def dra_pool_incomplete(situation: DraSituation) -> Iterator[Result]:
     said = _refused(situation)
     if said is None:
         return
-    told = _INVALID_POOLS in said
+    told = _blames_pools(situation)
     pools = _incomplete(situation)
     if not pools and told:
         yield Unknown("the incomplete resource pool", "its slices are not in the input")
@@ -278,7 +294,8 @@ def dra_pool_incomplete(situation: DraSituation) -> Iterator[Result]:
 
 
 def _pool_draft(situation: DraSituation, pool: Pool, told: bool) -> Draft:
-    stale = f"; {pool.older_slices} slices are of an older generation" if pool.older_slices else ""
+    older = pool.older_slices
+    stale = f" ({older} more of an older one, which do not count)" if older else ""
     counted = f"{len(pool.slices)} of {pool.wanted_slices} slices"
     failure = situation.failure
     return finding(
@@ -311,7 +328,7 @@ def dra_device_tainted(situation: DraSituation) -> Iterator[Result]:
     yield _tainted(
         situation,
         free,
-        f"{len(free)} devices that are free bear taints that the claim does not tolerate",
+        "Free, but with taints that the claim does not tolerate",
         (situation.failure.evidence,) if situation.failure else (),
         certainty=Certainty.LIKELY if situation.unevaluated else Certainty.CERTAIN,
         leans_on=("ResourceSlice", "ResourceClaim"),
@@ -404,7 +421,7 @@ def _blocking(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
 def dra_no_matching_device(situation: DraSituation) -> Iterator[Result]:
     """Devices are there and free, and still the scheduler finds none for the claim."""
     said = _refused(situation)
-    if said is None or _incomplete(situation) or _INVALID_POOLS in said:
+    if said is None or _incomplete(situation) or _blames_pools(situation):
         return
     supply = _supply(situation)
     if _is_taint(supply) or (_is_full(supply) and not situation.unevaluated):
@@ -412,7 +429,9 @@ def dra_no_matching_device(situation: DraSituation) -> Iterator[Result]:
     yield from _not_evaluated(situation)
     pod, claims = situation.pod, _open_claims(situation)
     drivers = ", ".join(dict.fromkeys(pool.driver for pool in situation.pools))
-    if supply.published:
+    if match := _NO_CLASS.search(said):
+        why = f"there is no DeviceClass {match['name']}"
+    elif supply.published:
         best = f"the best node publishes {supply.published}, {supply.free} of them free"
         why = f"devices of {drivers} exist ({best}), so selectors, count or constraints leave none"
     elif situation.scope.has_all("ResourceSlice"):

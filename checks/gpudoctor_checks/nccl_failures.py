@@ -264,7 +264,7 @@ def shared_memory(log: NcclLog) -> Iterator[Result]:
         f" {several(hosts_of(events), 'host')}: the container's default is 64 MiB.",
         lines_of((*events, *created)),
         hosts=hosts_of(events),
-        values={"pod": several(hosts_of(events), "host")},
+        values={"pod": several(hosts_of(events), "host"), "size": "too small"},
         certainty=Certainty.CERTAIN if full else Certainty.LIKELY,
     )
 
@@ -371,7 +371,7 @@ def p2p(log: NcclLog) -> Iterator[Result]:
         lines_of(said),
         hosts=hosts_of(said),
         values={"link": link},
-        severity=Severity.CRITICAL if broken else None,
+        severity=None if broken else Severity.WARNING,
     )
 
 

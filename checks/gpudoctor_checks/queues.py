@@ -216,7 +216,10 @@ def _inactive(kueue: Kueue) -> tuple[str, Evidence | None, Certainty, tuple[str,
         said = active.message or active.reason
         words = f"{kind} {queue.meta.name} is not active: {said}"
         evidence = _condition(queue.meta.path, active, "Active")
-        return words, evidence, Certainty.CERTAIN, ()
+        # A LocalQueue only passes on its ClusterQueue's state, which may be a stop.
+        sure = kind == "ClusterQueue" or cluster is not None
+        certainty = Certainty.CERTAIN if sure else Certainty.LIKELY
+        return words, evidence, certainty, () if sure else ("ClusterQueue",)
     return None
 
 
@@ -633,7 +636,7 @@ def admission_check_pending(situation: QueueSituation) -> Iterator[Result]:
         return
     name = waiting[0].name if waiting else "(see the condition Evicted)"
     said = "; ".join(f"{c.name} {c.state}: {c.message}".rstrip(": ") for c in waiting)
-    said = said or (evicted.message if evicted else "")
+    said = (said or (evicted.message if evicted else "")).rstrip(".")
     yield _draft(
         "admission-check-pending",
         situation,

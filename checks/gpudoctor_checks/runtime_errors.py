@@ -102,6 +102,9 @@ _MEANINGS = {
     "device-ordinal-invalid": _Meaning(
         "The program asked for a GPU number that the container does not have (error 101)."
     ),
+    "gpu-out-of-memory": _Meaning(
+        "An allocation of GPU memory failed: the program's own, or another's on the same GPU."
+    ),
     "gpu-application-fault": _Meaning(
         "A kernel of the program did something illegal; the program itself is the first suspect.",
         certainty=Certainty.LIKELY,

@@ -12,18 +12,24 @@ from decimal import Decimal
 
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.kubernetes import resources
-from gpudoctor.facts.kubernetes.model import Node
+from gpudoctor.facts.kubernetes.model import Node, Occupant
 from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Certainty, Evidence, Severity
 from gpudoctor_checks import supply
+from gpudoctor_checks.sharing import is_renamed_product
 
 CHECKS = CheckSet()
 
 _SHOWN = 4
+_NO_NODES = "no nodes available to schedule pods"
 _ONLY_SCHEDULER_KNOWS = (
     ("volume node affinity conflict", "volume-affinity-conflict"),
+    ("persistentvolume's node affinity", "volume-affinity-conflict"),  # the same, 1.35 on
+    ("no available volume zone", "volume-affinity-conflict"),
     ("unbound immediate persistentvolumeclaims", "volume-unbound"),
+    ('persistentvolumeclaim "', "volume-unbound"),  # not found, being deleted, lost
+    ("available persistent volumes to bind", "volume-unbound"),
     ("topology spread constraints", "topology-spread-unsatisfied"),
     ("anti-affinity rules", "pod-affinity-unsatisfied"),
     ("pod affinity rules", "pod-affinity-unsatisfied"),
@@ -88,8 +94,7 @@ def _capacity_finding(
     total, pod, number = sum(free, Decimal(0)), situation.pod.meta.short, supply.number
     values = {"pod": pod, "resource": resource, "wanted": number(wanted), "count": number(wanted)}
     request = supply.request_evidence(situation, resource)
-    # Quota that is granted is shown so that nobody looks for the cause there.
-    common = (*_failure(situation), *situation.admitted_by)
+    common = tuple(_failure(situation))
     related = (situation.subject, *supply.subjects(nodes))
     if wanted > largest:
         return finding(
@@ -109,6 +114,7 @@ def _capacity_finding(
             severity=severity,
         )
     free_evidence = _free_evidence(short, resource)
+    holders = _holders_evidence(short, resource)
     if total >= wanted and max(free) < wanted:
         return finding(
             "gpu-fragmentation",
@@ -117,6 +123,7 @@ def _capacity_finding(
             f"{number(max(free))} on one, and the pod needs {number(wanted)} on one node."
             f"{_missing_note(situation)}",
             *free_evidence,
+            *holders,
             request,
             *common,
             values=values | {"count": number(total)},
@@ -130,6 +137,7 @@ def _capacity_finding(
         f"The {len(nodes)} nodes that the pod may use have {number(total)} {resource} free "
         f"together; it needs {number(wanted)} on one of them.{_missing_note(situation)}",
         *free_evidence,
+        *holders,
         request,
         *common,
         values=values,
@@ -152,6 +160,55 @@ def _free_evidence(short: Sequence[NodeFit], resource: str) -> tuple[Evidence, .
     )
 
 
+def _holders_evidence(short: Sequence[NodeFit], resource: str) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(
+            f"Pod/{held.namespace}/{held.name}",
+            f"requests[{resource}]",
+            f"{supply.number(held.requests[resource])} on {held.node}",
+            "terminating" if held.terminating else None,
+        )
+        for held in _holders(short, resource)[:_SHOWN]
+    )
+
+
+def _holders(fits: Sequence[NodeFit], resource: str) -> list[Occupant]:
+    """The pods that hold most of the resource, the largest first."""
+    found = [held for fit in fits for held in fit.occupants if held.requests.get(resource)]
+    return sorted(found, key=lambda held: -held.requests[resource])
+
+
+@CHECKS.check(PodSituation)
+def no_gpu_node(situation: PodSituation) -> Iterator[Result]:
+    """No node has hardware or resource of the wanted kind: nothing to repair, nothing in use."""
+    failure = situation.failure
+    if failure is None or not supply.is_waiting_for_a_node(situation) or situation.nodes_missing:
+        return
+    if not situation.fits and _NO_NODES not in failure.raw:
+        return  # the input lacks the nodes; the cluster may have them
+    for resource in supply.gpu_requests(situation):
+        if resources.is_accounting(resource) or any(
+            supply.has_hardware(fit.node, resource) or supply.offers_vendor(fit.node, resource)
+            for fit in situation.fits
+        ):
+            continue
+        if situation.fits and resource not in failure.message.insufficient():
+            continue  # a device class serves it: the claims have the cause
+        nodes = [fit.node for fit in situation.fits]
+        yield finding(
+            "no-gpu-node",
+            situation.subject,
+            f"The cluster has {len(nodes) or 'no'} nodes"
+            + (f", none of them with {resource} or labels of such hardware." if nodes else "."),
+            failure.evidence,
+            supply.request_evidence(situation, resource),
+            *supply.allocatable_evidence(nodes, resource, "no such key"),
+            values={"resource": resource},
+            related=(situation.subject, *supply.subjects(nodes)),
+            leans_on=("Node",),
+        )
+
+
 @CHECKS.check(PodSituation)
 def other_resources(situation: PodSituation) -> Iterator[Result]:
     """Nodes have the GPUs free and lack something else."""
@@ -171,7 +228,7 @@ def other_resources(situation: PodSituation) -> Iterator[Result]:
     yield finding(
         "non-gpu-resource-exhausted",
         situation.subject,
-        f"{supply.names(nodes)} has the pod's GPUs free, but too little {', '.join(lacking)}."
+        f"{supply.have(nodes)} the pod's GPUs free, but too little {', '.join(lacking)}."
         f"{_missing_note(situation)}",
         *(
             Evidence(
@@ -184,7 +241,8 @@ def other_resources(situation: PodSituation) -> Iterator[Result]:
             for name in lacking
             if (short := fit.shortage(name))
         ),
-        supply.request_evidence(situation, first),
+        # A slot of `pods` is taken without being asked for.
+        *([supply.request_evidence(situation, first)] if first in situation.pod.requests else []),
         *_failure(situation),
         values={"pod": situation.pod.meta.short, "resource": ", ".join(lacking)},
         related=(situation.subject, *supply.subjects(nodes)),
@@ -235,6 +293,9 @@ def refused_entry(situation: PodSituation) -> Iterator[Result]:
     # Room first: a full node would not help if it let the pod in.
     roomy = [fit for fit in refusing if not any(fit.shortage(resource) for resource in gpus)]
     candidates = roomy or refusing
+    # A pod that selects its pool does not mean the others: they only show where none matches.
+    if any(not fit.unmatched for fit in [*candidates, *upgrading]) or _matching_broken(situation):
+        candidates = [fit for fit in candidates if not fit.unmatched]
     if any(supply.broken(situation, resource) for resource in gpus) and not roomy:
         return
     fewest = min((_hurdles(fit) for fit in candidates), default=0)
@@ -244,6 +305,11 @@ def refused_entry(situation: PodSituation) -> Iterator[Result]:
     yield from _not_ready(situation, [fit for fit in nearest if fit.condition_taints])
     cordoned = [fit for fit in nearest if fit.cordoned]
     yield from _cordons(situation, cordoned or [fit for fit in upgrading if fit.cordoned])
+
+
+def _matching_broken(situation: PodSituation) -> bool:
+    """Whether a node that the pod selects has the hardware and does not advertise it."""
+    return any(supply.broken(situation, resource) for resource in supply.gpu_requests(situation))
 
 
 def _hurdles(fit: NodeFit) -> int:
@@ -259,7 +325,7 @@ def _taints(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Result
     yield finding(
         "missing-toleration",
         situation.subject,
-        f"{supply.names(nodes)} has what the pod asks for and the taint {named}, which the pod "
+        f"{supply.have(nodes)} what the pod asks for and the taint {named}, which the pod "
         f"has no toleration for.{_missing_note(situation)}",
         *(
             Evidence(fit.node.meta.path, "spec.taints", ", ".join(map(str, fit.untolerated)))
@@ -287,6 +353,8 @@ def _offers(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Eviden
 
 
 def _selectors(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Result]:
+    # A product label that sharing has renamed is a cause of its own name.
+    fits = [fit for fit in fits if not is_renamed_product(situation.pod, fit)]
     if not fits:
         return
     nodes = [fit.node for fit in fits]
@@ -295,8 +363,8 @@ def _selectors(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Res
     yield finding(
         "node-selector-mismatch",
         situation.subject,
-        f"The pod wants nodes with {'; '.join(missing[:_SHOWN])}. No node with its GPUs has that."
-        f"{_missing_note(situation)}",
+        f"The pod wants nodes with {'; '.join(missing[:_SHOWN])}. No node with its GPUs free has "
+        f"that.{_missing_note(situation)}",
         Evidence(
             situation.pod.meta.path,
             "spec.nodeSelector, spec.affinity.nodeAffinity",
@@ -324,7 +392,7 @@ def _not_ready(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Res
     yield finding(
         "node-not-ready",
         nodes[0].subject,
-        f"{supply.names(nodes)} has the pod's GPUs; the node controller has tainted it: {taints}.",
+        f"{supply.have(nodes)} the pod's GPUs; the node controller has set the taint {taints}.",
         *(
             Evidence(node.meta.path, "status.conditions[Ready]", _ready(node))
             for node in nodes[:_SHOWN]
@@ -352,8 +420,8 @@ def _cordons(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Resul
     yield finding(
         "node-cordoned",
         nodes[0].subject,
-        f"{supply.names(nodes)} has the pod's GPUs and takes no new pods, because somebody or "
-        f"something cordoned it.{_missing_note(situation)}",
+        f"{supply.have(nodes)} the pod's GPUs, but no new pods are let in: somebody or something "
+        f"cordoned the node{'s' if len(nodes) > 1 else ''}.{_missing_note(situation)}",
         *(
             Evidence(node.meta.path, "spec.unschedulable", "true", _cordoned_by(node))
             for node in nodes[:_SHOWN]
@@ -394,7 +462,7 @@ def scheduler_knows(situation: PodSituation) -> Iterator[Result]:
             continue
         seen.add(name)
         nodes = [fit.node for fit in open_nodes]
-        where = f" {supply.names(nodes)} has the GPUs free." if nodes and gpus else ""
+        where = f" {supply.have(nodes)} the GPUs free." if nodes and gpus else ""
         yield finding(
             name,
             situation.subject,

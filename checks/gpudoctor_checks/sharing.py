@@ -86,8 +86,17 @@ def mig_resource_name_mismatch(situation: SharingSituation) -> Iterator[Result]:
         ):
             continue
         offering = [(f.node, names) for f in nodes if (names := _siblings(f.node, resource))]
-        if offering:
+        # The name is right there: the layout that would give it out has failed, which is told.
+        failed = any(_lacks_for_failure(f.node, resource) for f in nodes)
+        if offering and not failed:
             yield _mismatch(situation, resource, offering)
+
+
+def _lacks_for_failure(node: Node, resource: str) -> bool:
+    """Whether the node would offer the resource, had its MIG layout been applied."""
+    layout, strategy = node.labels.get(MIG_CONFIG, ""), node.labels.get(MIG_STRATEGY, "")
+    failed = node.labels.get(MIG_STATE) == "failed"
+    return failed and bool(family(resource)) and _would_offer(layout, strategy, resource)
 
 
 def _mismatch(
@@ -185,6 +194,7 @@ def shared_gpu_request_above_one(situation: SharingSituation) -> Iterator[Result
         "are shared in replicas and failRequestsGreaterThanOne is set.",
         Evidence(refused.path, refused.field, refused.text),
         _asked(pod, refused.resource),
+        *(_amounts(fit.node, [refused.resource]) for fit in situation.fits[:1] if pod.node),
         values={
             "pod": pod.meta.short,
             "count": str(refused.count),
@@ -204,14 +214,7 @@ def node_selector_label_changed_by_sharing(situation: SharingSituation) -> Itera
         return
     if any(fit.node.labels.get(PRODUCT) in wanted for fit in situation.fits):
         return
-    bare = {bare_product(product) for product in wanted}
-    renamed = [
-        fit
-        for fit in situation.fits
-        if (product := fit.node.labels.get(PRODUCT))
-        and bare_product(product) in bare
-        and all(PRODUCT in missing for missing in fit.unmatched)
-    ]
+    renamed = [fit for fit in situation.fits if is_renamed_product(situation.pod, fit)]
     if not renamed:
         return
     offered = sorted({fit.node.labels[PRODUCT] for fit in renamed})
@@ -240,6 +243,13 @@ def node_selector_label_changed_by_sharing(situation: SharingSituation) -> Itera
         related=[fit.node.subject for fit in renamed],
         leans_on=("Node",),
     )
+
+
+def is_renamed_product(pod: Pod, fit: NodeFit) -> bool:
+    """Whether all that the pod misses on the node is the product label as it was before sharing."""
+    product = fit.node.labels.get(PRODUCT, "")
+    bare = {bare_product(wanted) for wanted in _selected_products(pod)}
+    return bare_product(product) in bare and all(PRODUCT in missing for missing in fit.unmatched)
 
 
 def _selected_products(pod: Pod) -> frozenset[str]:

@@ -73,7 +73,7 @@ def shm_too_small(situation: PodSituation) -> Iterator[Result]:
             *(line.evidence for line in lines[-_SHOWN:]),
             Evidence(pod.meta.path, f"spec.volumes, volumeMounts [{SHM}]", shown),
             *_parallel_evidence(pod, container),
-            values={"pod": pod.meta.short},
+            values={"pod": pod.meta.short, "size": f"too small ({size})"},
             fix=_SHM_PATCH,
         )
         return
@@ -86,7 +86,7 @@ def shm_too_small(situation: PodSituation) -> Iterator[Result]:
                 f"Container {container.name} has {gpus} GPUs and the default {SHM} of "
                 f"{_DEFAULT_SHM}. Nothing in its log shows that it ran out.",
                 Evidence(pod.meta.path, f"spec.volumes, volumeMounts [{SHM}]", "not mounted"),
-                values={"pod": pod.meta.short},
+                values={"pod": pod.meta.short, "size": f"the default {_DEFAULT_SHM}"},
                 severity=Severity.INFO,
                 certainty=Certainty.POSSIBLE,
                 fix=_SHM_PATCH,
@@ -239,15 +239,16 @@ def tensor_parallel(situation: PodSituation) -> Iterator[Result]:
         lines = situation.lines_of("tensor-parallel")
         fails = any(t.kind in ("crash", "exit") for t in troubles(pod))
         asked = max(wanted, local)
+        sizes = [written for name, written in flags.flags.items() if name != "memory"]
         yield finding(
             "tensor-parallel-exceeds-gpus",
             pod.subject,
             f"Container {container.name} is told to use {asked} GPUs ("
-            f"{', '.join(flags.flags.values())}) and the pod has {have}"
+            f"{', '.join(sizes)}) and the pod has {have}"
             + (f" in a group of {group}." if group > 1 else "."),
             *(
                 Evidence(pod.meta.path, f"spec.containers[{container.name}]", written)
-                for written in flags.flags.values()
+                for written in sizes
             ),
             *(supply.request_evidence(situation, name) for name in supply.gpu_requests(situation)),
             *(line.evidence for line in lines[-1:]),
@@ -293,7 +294,8 @@ def gpu_memory(situation: PodSituation) -> Iterator[Result]:
         related=(situation.node.subject,) if situation.node else (),
         values={"pod": pod.meta.short, "container": lines[-1].container},
     )
-    if taken and _has_whole_gpus(situation) and not situation.bypassing:
+    by_claim = any(neighbour.has_claims for neighbour in situation.neighbours)
+    if taken and _has_whole_gpus(situation) and not (situation.bypassing or by_claim):
         groups = taken[-1].line.groups
         yield finding(
             "gpu-memory-leak",
@@ -388,9 +390,13 @@ def _whole_node_evidence(situation: PodSituation, pod: Pod, asked: int) -> Itera
     if situation.node is not None and pod.node == situation.node.name and not asked:
         for name in situation.node.allocatable:
             if resources.is_gpu(name):
-                yield from supply.allocatable_evidence(
-                    [situation.node], name, "counted as free for others"
-                )
+                given = [n for n in situation.neighbours if n.requests.get(name)]
+                note = "given to others" if given else "counted as free for others"
+                yield from supply.allocatable_evidence([situation.node], name, note)
+                for holder in given[:_SHOWN]:
+                    path = f"Pod/{holder.namespace}/{holder.name}"
+                    amount = supply.number(holder.requests[name])
+                    yield Evidence(path, f"requests[{name}]", f"{amount} on {holder.node}")
 
 
 def _is_multi_pod(situation: PodSituation) -> bool:
@@ -401,9 +407,13 @@ def _asks_gpus(pod: Pod) -> bool:
     return any(resources.is_gpu(name) and amount > 0 for name, amount in pod.requests.items())
 
 
-def _has_rdma(pod: Pod) -> bool:
-    """Whether the pod gets RDMA devices by resource, claim, host path or privilege."""
-    if any(resources.is_rdma(name) and amount > 0 for name, amount in pod.requests.items()):
+def _asks_rdma(pod: Pod) -> bool:
+    return any(resources.is_rdma(name) and amount > 0 for name, amount in pod.requests.items())
+
+
+def _may_have_rdma(pod: Pod) -> bool:
+    """Whether the pod gets RDMA devices by resource, host path or privilege, or may by claim."""
+    if _asks_rdma(pod):
         return True
     if any(claim.name != "extended resources" for claim in pod.claims):
         return True
@@ -415,7 +425,7 @@ def _has_rdma(pod: Pod) -> bool:
 def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
     """One pod of several with GPUs runs on a node that offers RDMA, and asks for none."""
     pod, node = situation.pod, situation.node
-    if not _asks_gpus(pod) or _has_rdma(pod) or pod.is_terminal:
+    if not _asks_gpus(pod) or _may_have_rdma(pod) or pod.is_terminal:
         return
     used = _networks_used(situation)
     on_sockets = bool(used) and all(network == "Socket" for _, network, _ in used)
@@ -486,7 +496,7 @@ def memlock(situation: PodSituation) -> Iterator[Result]:
     """RDMA needs locked memory: capability IPC_LOCK, which counts for root alone."""
     pod = situation.pod
     lines = situation.lines_of("memlock")
-    if not _has_rdma(pod) and not lines:
+    if not _asks_rdma(pod) and not lines:
         return
     for container in _gpu_containers(situation) or list(pod.containers):
         if container.privileged or not container.security_known:
@@ -553,7 +563,7 @@ def nccl_interface(situation: PodSituation) -> Iterator[Result]:
     for container in pod.containers:
         for variable in _IFNAME_VARIABLES:
             value = container.env.get(variable, "")
-            if not value or _names_any(value, have):
+            if not value or names_any(value, have):
                 continue
             yield finding(
                 "nccl-env-names-missing-device",
@@ -576,7 +586,7 @@ def nccl_interface(situation: PodSituation) -> Iterator[Result]:
             return
 
 
-def _names_any(value: str, interfaces: frozenset[str]) -> bool:
+def names_any(value: str, interfaces: frozenset[str]) -> bool:
     """NCCL's rule: a list of prefixes; `=` before it wants exact names, `^` excludes them."""
     excludes = value.startswith("^")
     exact = value.lstrip("^").startswith("=")
@@ -646,7 +656,9 @@ def unexplained(case: Unexplained) -> Iterator[Result]:
         for status, end, field in _ended(situation)
         if end.exit_code != _NOT_RUN and end.reason not in ("OOMKilled", "ContainerStatusUnknown")
     ]
-    if case.health.state is State.NOT_WELL and ended:
+    if case.health.state is State.NOT_WELL and ended and _is_killed(situation, ended[0][1]):
+        yield _killed_by_somebody(situation, *ended[0])
+    elif case.health.state is State.NOT_WELL and ended:
         yield _application_error(situation, *ended[0])
     elif case.health.state is State.NOT_WELL:
         yield finding(
@@ -661,6 +673,30 @@ def unexplained(case: Unexplained) -> Iterator[Result]:
             ),
             values={"pod": situation.pod.meta.short},
         )
+
+
+_SENT_SIGNALS = {137: "SIGKILL", 143: "SIGTERM"}
+
+
+def _is_killed(situation: PodSituation, end: ContainerState) -> bool:
+    """Whether a signal from outside ended it: a program does not send those to itself."""
+    return end.exit_code in _SENT_SIGNALS and not situation.lines_of("python-error")
+
+
+def _killed_by_somebody(
+    situation: PodSituation, status: ContainerStatus, end: ContainerState, field: str
+) -> Draft:
+    signal = _SENT_SIGNALS.get(end.exit_code or 0, "a signal")
+    return finding(
+        "insufficient-evidence",
+        situation.subject,
+        f"Somebody sent {signal} to container {status.name} (exit code {end.exit_code}, reason "
+        f"{end.reason}, not OOMKilled), and nothing that was read says who. Events live about an "
+        "hour: look at the next restart for Killing, Preempted or Evicted, and in the node's "
+        "kernel log for the OOM killer.",
+        Evidence(situation.pod.meta.path, field, _end_text(status, end), end.message or None),
+        values={"pod": situation.pod.meta.short},
+    )
 
 
 def _application_error(

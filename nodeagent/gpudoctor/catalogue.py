@@ -7,13 +7,11 @@ writes it, and a test compares the two.
 
 from __future__ import annotations
 
-import importlib.resources
+import importlib.util
 import re
 import string
 import sys
-import tomllib
 from collections.abc import Iterator
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import msgspec
@@ -65,7 +63,7 @@ class Catalogue:
     def __init__(self) -> None:
         self._by_name: dict[str, Entry] = {}
         self._by_code: dict[str, Entry] = {}
-        self._pages: dict[str, Traversable] = {}
+        self._pages: dict[str, Path] = {}
         self._packages: set[str] = set()
 
     def load(self, package: str) -> None:
@@ -76,7 +74,7 @@ class Catalogue:
         """
         if package in self._packages:
             return
-        folder = importlib.resources.files(package)
+        folder = _folder(package)
         try:
             raw = folder.joinpath(INDEX).read_bytes()
             entries = msgspec.json.decode(raw, type=list[Entry])
@@ -106,6 +104,15 @@ class Catalogue:
         return split_page(self._pages[entry.name].read_text(encoding="utf-8"))[1]
 
 
+def _folder(package: str) -> Path:
+    # Not importlib.resources: loading it would cost every start more than all the runbooks do.
+    spec = importlib.util.find_spec(package)
+    places = spec.submodule_search_locations if spec else None
+    if not places:
+        raise CatalogueError(f"runbooks of {package}: there is no such package")
+    return Path(places[0])
+
+
 def split_page(text: str) -> tuple[str, str]:
     """Split a page into its TOML front matter and its Markdown; CatalogueError without one."""
     match = _FRONT_MATTER.match(text)
@@ -124,6 +131,8 @@ def read_entry(path: Path) -> Entry:
     match = _FILE_NAME.match(path.name)
     if match is None:
         raise CatalogueError(f"{path.name}: not <CODE>-<name>.md")
+    import tomllib  # imported late: start-up reads the index, not the pages
+
     try:
         front = msgspec.convert(
             tomllib.loads(split_page(path.read_text(encoding="utf-8"))[0]), _FrontMatter

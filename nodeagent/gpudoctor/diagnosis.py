@@ -85,7 +85,7 @@ def _run_all(
 ) -> tuple[list[tuple[Draft, Entry]], list[Unknown]]:
     drafts: list[tuple[Draft, Entry]] = []
     unknowns: list[Unknown] = []
-    for check in registry:
+    for check in registry.checks_for(facts):
         for part in facts:
             if isinstance(part, check.takes):
                 found, missing = _run(check, part, registry.catalogue)

@@ -448,3 +448,90 @@ def test_out_of_memory_where_both_give_out() -> None:
 def test_one_alone_gives_out(changed: list[Object]) -> None:
     report = ask(dra_pod(), claim(None, "gpu-0"), *changed)
     assert NAME not in [finding.name for finding in report.findings]
+
+
+# What is shown, and the edges
+
+
+def test_words_of_what_is_wanted_and_published() -> None:
+    selector = [{"cel": {"expression": "device.attributes.fast"}}]
+    report = ask(claiming(), claim(request(2, selectors=selector)), slice_(device()), node())
+    found = finding_of(report, "dra-no-matching-device")
+    assert "which want 2 or more devices" in found.detail
+    assert "2 of class gpu.nvidia.com where device.attributes.fast" in shown(found)
+    assert "ResourceSlice/slice-1 spec.devices gpu-0 NVIDIA H100 80GB HBM3" in shown(found)
+    assert "Pod/team/train-0 status.conditions[PodScheduled]" in shown(found)
+
+
+def test_claims_that_are_not_in_the_input_leave_a_possibility() -> None:
+    report = ask(claiming(), node(), complete=False)
+    found = finding_of(report, "dra-no-matching-device")
+    assert found.certainty is Certainty.POSSIBLE
+    assert "which want" not in found.detail
+    extended = k8s.custom(
+        V1, "DeviceClass", "gpu.nvidia.com", spec={"extendedResourceName": "nvidia.com/gpu"}
+    )
+    pod = k8s.pod(conditions=k8s.pending(REFUSED))
+    found = finding_of(ask(pod, extended, slice_(device()), node()), "dra-no-matching-device")
+    assert found.certainty is Certainty.CERTAIN
+
+
+def test_devices_in_use_name_their_class() -> None:
+    other = claim(None, "gpu-0", name="other")
+    found = finding_of(
+        ask(claiming(), claim(), other, slice_(device()), node()), "gpu-capacity-exhausted"
+    )
+    assert "1 devices of class gpu.nvidia.com" in found.detail
+    assert "ResourceClaim/team/claim" in shown(found)
+
+
+def test_claim_of_all_devices_that_others_hold_in_part() -> None:
+    everything = request(allocationMode="All")
+    other = claim(None, "gpu-0", name="other")
+    pool = slice_(device(0), device(1))
+    assert ask(claiming(), claim(everything), other, pool, node()).roots == (
+        "gpu-capacity-exhausted",
+    )
+    assert ask(claiming(), claim(everything), pool, node()).roots == ("dra-no-matching-device",)
+    tainted = slice_(device(0), device(1, XID))
+    assert ask(claiming(), claim(everything), other, tainted, node()).roots == (
+        "dra-device-tainted",
+    )
+
+
+def test_scheduler_is_quoted_for_a_taint() -> None:
+    found = finding_of(
+        ask(claiming(), claim(), slice_(device(0, XID)), node()), "dra-device-tainted"
+    )
+    assert "cannot allocate all claims" in shown(found)
+    assert "ResourceSlice/slice-1 spec.devices[gpu-0].taints" in shown(found)
+
+
+def test_failure_names_the_claim_in_its_text() -> None:
+    pod, event, here = failing("NodePrepareResources failed for ResourceClaim second: no CDI spec")
+    pod["spec"]["resourceClaims"].append({"name": "two", "resourceClaimName": "second"})
+    claims = [claim(None, "gpu-0"), claim(None, "gpu-1", name="second")]
+    report = ask(pod, event, here, *claims, slice_(device(0), device(1)))
+    assert "team/second" in finding_of(report, "dra-prepare-failed").title
+    event["message"] = "NodePrepareResources failed: no CDI spec"
+    assert "team/claim" in finding_of(ask(pod, event, here, *claims), "dra-prepare-failed").title
+
+
+def test_disruption_that_is_over_or_another_evicts_nothing() -> None:
+    pod = claiming(None, node="gpu-1", phase="Failed")
+    evicting = XID | {"effect": "NoExecute"}
+    objects = [claim(None, "gpu-0"), slice_(device(0, evicting)), node()]
+    for status, reason in (
+        ("False", "DeletionByDeviceTaintManager"),
+        ("True", "EvictionByEvictionAPI"),
+    ):
+        pod["status"]["conditions"] = [condition("DisruptionTarget", status, reason)]
+        assert (
+            "evicted for a taint" not in finding_of(ask(pod, *objects), "dra-device-tainted").detail
+        )
+
+
+def test_other_refusals_leave_no_unknown_claim() -> None:
+    said = "0/1 nodes are available: 1 Insufficient cpu."
+    report = ask(claiming(said), claim(), node())
+    assert not [unknown for unknown in report.unknown if "ResourceClaim" in unknown.what]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gpudoctor import readings, registry
+from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.readings import host
 from gpudoctor.report import Report, Severity
 from gpudoctor.sources.bundle import Bundle, HostRecording, Scope
@@ -149,6 +150,49 @@ class TestMemlock:
         assert loud(rails(1) | process(memlock=str(64 << 30))) == set()
         full = process(memlock=str(64 << 30), VmPin=f"{63 << 20} kB")
         assert loud(rails(1) | full) == {"memlock-too-low"}
+
+    @pytest.mark.parametrize("refusal", ["ENOMEM", "EPERM"])
+    def test_a_real_try_decides_against_what_the_capabilities_promise(self, refusal: str) -> None:
+        tree = rails(1) | process(memlock="65536", caps="00000000a80465fb") | same_rights()
+        assert loud(tree | {"lock:1073741824": refusal}) == {"memlock-too-low"}
+        (found,) = report(tree | {"lock:1073741824": refusal}).findings
+        assert "in CapEff but not in force" in found.detail
+        assert found.certainty == "certain"
+
+    def test_a_real_try_that_succeeds_clears_it(self) -> None:
+        tree = rails(1) | process(memlock="65536") | same_rights()
+        assert loud(tree | {"lock:1073741824": ""}) == set()
+
+    def test_a_try_under_other_rights_says_nothing_of_the_workload(self) -> None:
+        tree = rails(1) | process(memlock="65536") | {"lock:1073741824": ""}
+        assert loud(tree) == {"memlock-too-low"}
+
+
+def same_rights() -> Tree:
+    """Our own process, as `kubectl exec` starts it: what process 1 has, we have."""
+    return {
+        "/proc/self/limits": "Max locked memory         65536   65536   bytes\n",
+        "/proc/self/status": "CapEff:\t00000000a80465fb\n",
+        "/proc/1/status": "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80465fb\nCapBnd:\t0\n",
+    }
+
+
+def test_shared_memory_that_is_full() -> None:
+    line = "9 8 0:1 / /dev/shm rw,nosuid - tmpfs shm rw,size=16g,inode64\n"
+    tree = gpu() | {"/proc/1/mountinfo": line} | process()
+    size = 16 << 30
+    full = report(tree | {"space:/dev/shm": {"size": size, "free": size // 50}})
+    assert full.roots == ("shm-too-small",)
+    assert "15.7 GiB of the 16 GiB" in full.findings[0].detail
+    assert full.facts["host"]["shm_used_bytes"] == size - size // 50
+    assert loud(tree | {"space:/dev/shm": {"size": size, "free": size // 5}}) == set()
+    assert loud({key: value for key, value in tree.items() if PCI not in key}) == set()
+
+
+def test_huge_pages_are_told() -> None:
+    folder = "/sys/kernel/mm/hugepages/hugepages-2048kB"
+    tree = {f"{folder}/nr_hugepages": "5128\n", f"{folder}/free_hugepages": "128\n"}
+    assert report(tree).facts["host"]["hugepages"] == {"2097152": {"total": 5128, "free": 128}}
 
 
 def test_shared_memory_of_the_runtime() -> None:
@@ -543,6 +587,18 @@ def test_sysfs_alone_gives_the_matrix() -> None:
     assert topology["nic_for_gpu"] == {"GPU0": ["mlx5_4"]}
     assert topology["numa"] == {"GPU0": [0], "GPU1": [0], "GPU2": [1]}
     assert not topology["nvlink_visible"]
+
+
+def test_what_nvml_said_is_replayed() -> None:
+    answers = '[null,"init",true]\n[null,"driver","570.172.08"]\n[null,"count",0]\n'
+    tree = gpu() | {"cmd:nvml": answers + '[null,"complete",true]\n'}
+    recorded = Bundle(hosts={"local": HostRecording(tree=tree)})
+    (said,) = [fact for fact in host.read_recorded(recorded).facts if isinstance(fact, NodeGpus)]
+    assert said.count == 0
+    late = gpu() | {"cmd:nvml, killed": answers + '["?",0,"handle"]\n'}
+    recorded = Bundle(hosts={"local": HostRecording(tree=late)})
+    (said,) = [fact for fact in host.read_recorded(recorded).facts if isinstance(fact, NodeGpus)]
+    assert said.hung_in == "handle of GPU 0"
 
 
 def test_nothing_known_is_no_all_clear() -> None:

@@ -110,6 +110,11 @@ def busy(node_name: str, gpus: int, **more: Any) -> JSON:
     return gpu_pod(gpus, f"holds-{node_name}", on=node_name, **more)
 
 
+def elsewhere(manifest: JSON) -> JSON:
+    """The same object in the namespace `default` instead of the situation's own."""
+    return manifest | {"metadata": manifest["metadata"] | {"namespace": "default"}}
+
+
 def device_class(name: str = DRA_DRIVER, **spec: Any) -> JSON:
     """A class of all devices of the NVIDIA driver."""
     selector = {"cel": {"expression": f"device.driver == '{DRA_DRIVER}'"}}

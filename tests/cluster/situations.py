@@ -18,6 +18,7 @@ from tests.cluster.objects import (
     claiming_pod,
     device,
     device_class,
+    elsewhere,
     gpu_pod,
     hardware,
     mounts,
@@ -36,6 +37,7 @@ class Situation:
     """Objects, created in order, then the pod; `asked` is what gpudoctor is asked about.
 
     `event` is the reason of the event to wait for; empty, the PodScheduled condition is read.
+    Lines before `since` place the pod.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Situation:
     objects: list[JSON]
     asked: str
     event: str
+    since: str
 
 
 def _situation(
@@ -55,15 +58,19 @@ def _situation(
     *objects: JSON,
     asked: str = "pod/train-0",
     event: str = "FailedScheduling",
+    since: str = "",
 ) -> Situation:
     """`roots` are divided by blanks, `says` by bars."""
     words = tuple(filter(None, says.split("|")))
-    return Situation(name, frozenset(roots.split()), words, asking, list(objects), asked, event)
+    return Situation(
+        name, frozenset(roots.split()), words, asking, list(objects), asked, event, since
+    )
 
 
 NO_GPU = "Insufficient nvidia.com/gpu"
 GPU_TAINT = taint("nvidia.com/gpu", "present")
 H200 = {"cel": {"expression": f"device.attributes['{DRA_DRIVER}'].productName == 'NVIDIA H200'"}}
+MISSPELT = {"cel": {"expression": H200["cel"]["expression"].replace("productName", "product")}}
 APP = {"app": "train"}
 
 
@@ -203,9 +210,9 @@ ENTRY = [
         gpu_pod(1), node("a", gpus=8, labels=hardware(), ready=False),
     ),
     _situation(
-        "no node at all", "gpu-resource-not-advertised", "no nodes available to schedule pods",
-        gpu_pod(1),
+        "no node at all", "no-gpu-node", "no nodes available to schedule pods", gpu_pod(1),
     ),
+    _situation("CPU nodes only", "no-gpu-node", f"2 {NO_GPU}", gpu_pod(1), node("a"), node("b")),
     _situation(
         "CPU nodes, and tainted GPU nodes", "missing-toleration",
         f"2 {NO_GPU}|1 node(s) had untolerated taint(s)",
@@ -314,7 +321,8 @@ QUEUES = [
         asked="pod/holds-a", event="Preempted",
     ),
     _situation(
-        "scheduler that does not run", "wrong-scheduler-name", "",
+        # That nobody has looked at the pod is a finding once it has waited for minutes.
+        "scheduler that does not run, pod just made", "", "",
         gpu_pod(1, schedulerName="volcano"), node("a", gpus=8, labels=hardware()),
         event="",
     ),
@@ -345,9 +353,30 @@ CLAIMS = [
         claim("other"), claiming_pod("holds-a", "other"), claim(),
     ),
     _situation(
-        "pool incomplete", "dra-pool-incomplete", "1 cannot allocate all claims",
+        "devices in use by another namespace", "gpu-capacity-exhausted",
+        "1 cannot allocate all claims",
+        claiming_pod(),
+        device_class(), node("a"), resource_slice("a", [device("gpu-0")]),
+        elsewhere(claim("other")), elsewhere(claiming_pod("holds-a", "other")), claim(),
+    ),
+    _situation(
+        "pool incomplete", "dra-pool-incomplete", "cannot allocate all claims",
         claiming_pod(),
         device_class(), node("a"), resource_slice("a", [device("gpu-0")], slices=2), claim(),
+        since="1.37",
+    ),
+    _situation(
+        "attribute misspelt", "dra-no-matching-device", "CEL runtime error: no such key",
+        claiming_pod(),
+        device_class(), node("a"), resource_slice("a", [device("gpu-0")]),
+        claim(selectors=[MISSPELT]),
+    ),
+    _situation(
+        "pool incomplete, all its devices wanted", "dra-pool-incomplete",
+        "is currently being updated",
+        claiming_pod(),
+        device_class(), node("a"), resource_slice("a", [device("gpu-0")], slices=2),
+        claim(allocationMode="All"),
     ),
     _situation(
         "extended resource by DRA, device tainted", "dra-device-tainted", "",

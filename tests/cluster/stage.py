@@ -52,9 +52,9 @@ def make_namespace(admin: Admin, name: str) -> None:
 
 
 def create(admin: Admin, namespace: str, manifest: JSON) -> JSON:
-    """Create the object, in the namespace where its kind has one."""
+    """Create the object, in the namespace where its kind has one and it names no other."""
     placed = dict(manifest)
-    if manifest["kind"] not in CLUSTER_WIDE:
+    if manifest["kind"] not in CLUSTER_WIDE and "namespace" not in manifest["metadata"]:
         placed["metadata"] = {**manifest["metadata"], "namespace": namespace}
     return admin.create(placed)
 

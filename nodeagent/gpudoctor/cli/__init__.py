@@ -16,6 +16,7 @@ _COMMANDS = {
     "explain": "explain what a pasted log, table or dump says",
     "nccl": "read NCCL logs of many ranks: which network, GDR, what failed and where",
     "topo": "draw which NIC, NUMA node and CPUs serve which GPU",
+    "preflight": "say whether this container has what its job needs, before the job starts",
     "bundle": "record this host and the cluster for a later diagnosis, redacted",
     "runbook": "list the findings, or read one's runbook",
 }

@@ -10,6 +10,8 @@ import msgspec
 
 from gpudoctor.facts.node import containers, cpulist, machine
 from gpudoctor.facts.node.containers import Container
+from gpudoctor.facts.node.gpu import NodeGpus
+from gpudoctor.facts.node.gpu_reader import parse_gpus
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.readings import Reading
 from gpudoctor.report import ReportSubject, Subject, Unknown
@@ -18,8 +20,11 @@ from gpudoctor.sources.host import Host
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
+from gpudoctor.sources.nvml import NvmlAnswer, read_nvml
 
 LOCAL = "local"
+_NVML, _NVML_LATE = "nvml", "nvml, killed"
+_NVML_DEADLINE_S = 5.0
 PROGRAMS = ("nvidia-smi topo -m",)
 """The only program that a live check starts, where there are GPUs: sysfs does not show NVLink."""
 
@@ -52,7 +57,7 @@ def _recorded(name: str, recording: HostRecording, bundle: Bundle) -> Reading:
 def read_live(host_root: str | None = None) -> Reading:
     """Read this host or container, or the host whose root is mounted at `host_root`."""
     with LiveHost(host_root, programs=PROGRAMS) as live:
-        return read(Recorder(live), LOCAL, now())
+        return read(Recorder(live), LOCAL, now(), ask_nvml=host_root is None)
 
 
 def now() -> str:
@@ -61,12 +66,17 @@ def now() -> str:
 
 
 def read(
-    recorder: Recorder, name: str, observed_at: str | None, later: Host | None = None
+    recorder: Recorder,
+    name: str,
+    observed_at: str | None,
+    later: Host | None = None,
+    *,
+    ask_nvml: bool = False,
 ) -> Reading:
     """Read a host and the containers on it through a recorder.
 
     The recorder also knows what hung and what was refused. `later` is a second observation, for
-    the growth of counters.
+    the growth of counters. `ask_nvml` asks the driver too, where there are GPUs.
     """
     subject = Subject("Host" if name == LOCAL else "Node", name)
     facts = machine.read(recorder, subject, later)
@@ -76,16 +86,37 @@ def read(
         if (workload := containers.workload(recorder, container, facts)) is not None
     )
     facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
-    return _host(facts, children, observed_at)
+    nvml = _nvml(recorder, subject, ask=ask_nvml and bool(facts.gpus))
+    return _host(facts, nvml, children, observed_at)
 
 
-def _host(facts: NodeFacts, children: tuple[Reading, ...], observed_at: str | None) -> Reading:
-    parts: tuple[object, ...] = (facts,)
+def _nvml(recorder: Recorder, subject: Subject, *, ask: bool) -> NodeGpus | Unknown | None:
+    """Return what NVML says, live or recorded; None where it was not asked."""
+    if ask:
+        answer = read_nvml(_NVML_DEADLINE_S)
+        if isinstance(answer, str):
+            return Unknown("NVML", answer)
+        recorder.note(_NVML if answer.in_time else _NVML_LATE, answer.text)
+        return parse_gpus(answer, subject)
+    for key in (_NVML, _NVML_LATE):
+        printed = recorder.run([key])
+        if isinstance(printed, str):
+            return parse_gpus(NvmlAnswer(printed, key == _NVML), subject)
+    return None
+
+
+def _host(
+    facts: NodeFacts,
+    nvml: NodeGpus | Unknown | None,
+    children: tuple[Reading, ...],
+    observed_at: str | None,
+) -> Reading:
+    parts: tuple[object, ...] = (facts,) if isinstance(nvml, Unknown | None) else (facts, nvml)
     published: dict[str, Any] = {"host": published_facts(facts)}
     if facts.topology is not None:
         parts += (facts.topology,)
         published["topology"] = facts.topology.published()
-    unknown = tuple(_unknown(facts))
+    unknown = (*_unknown(facts), *((nvml,) if isinstance(nvml, Unknown) else ()))
     return Reading(
         subject=ReportSubject(facts.subject.kind, facts.subject.name),
         facts=parts,
@@ -149,7 +180,9 @@ def process_facts(facts: WorkloadFacts) -> dict[str, Any]:
         "cpus": None if cpus is None else cpulist.render(cpus),
         "memlock_soft_bytes": process.memlock_soft if process is not None else None,
         "cap_ipc_lock": process.ipc_lock if process is not None else None,
+        "lock_tried": process.lock_tried if process is not None else None,
         "shm_bytes": process.shm_bytes if process is not None else None,
+        "shm_used_bytes": process.shm_used if process is not None else None,
     }
 
 
@@ -174,4 +207,7 @@ def published_facts(facts: NodeFacts) -> dict[str, Any]:
         "dma_buf": facts.gpudirect.dma_buf,
         "peermem_loaded": facts.gpudirect.peermem_loaded,
         "virtual": facts.virtual,
+        "hugepages": {
+            str(pages.size): {"total": pages.total, "free": pages.free} for pages in facts.hugepages
+        },
     }

@@ -6,15 +6,12 @@ import difflib
 from collections.abc import Iterable
 from functools import cached_property
 
-import msgspec
-
 from gpudoctor.errors import InputError
 from gpudoctor.facts.kubernetes import (
     components,
     dra,
     fields,
     health,
-    kueue,
     labels,
     node_situation,
     placement,
@@ -32,7 +29,7 @@ from gpudoctor.facts.kubernetes.model import Pod, Scope
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.node.cuda_stack import CudaStack
 from gpudoctor.readings import Reading
-from gpudoctor.report import Certainty, Evidence, ReportSubject, Unknown
+from gpudoctor.report import Certainty, ReportSubject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
 from gpudoctor_checks import compatibility
@@ -101,17 +98,25 @@ def read_pod_named(source: Input, name: str, namespace: str | None) -> Reading:
     try:
         entry = find_pod(source.cluster, name, namespace)
     except InputError:
-        refused = situation.read_refused(source.cluster, name, namespace)
+        refused = read_refused(source, "Pod", name, namespace)
         if refused is None:
             raise
-        return Reading(
-            subject=ReportSubject("Pod", name, refused.subject.namespace),
-            facts=(refused,),
-            observed_at=source.observed_at,
-            unknown=tuple(_unknowns(source.cluster)),
-            is_complete=source.cluster.scope.has_all,
-        )
+        return refused
     return read_pod(source, entry)
+
+
+def read_refused(source: Input, kind: str, name: str, namespace: str | None) -> Reading | None:
+    """Read what is said about a pod, or the pods of a job, that could not be made, if anything."""
+    refused = situation.read_refused(source.cluster, name, namespace)
+    if refused is None:
+        return None
+    return Reading(
+        subject=ReportSubject(kind, name, refused.subject.namespace),
+        facts=(refused,),
+        observed_at=source.observed_at,
+        unknown=tuple(_unknowns(source.cluster)),
+        is_complete=source.cluster.scope.has_all,
+    )
 
 
 def read_pod(source: Input, entry: PodEntry) -> Reading:
@@ -121,8 +126,6 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     found = situation.read(cluster, pod, logs, source.components)
     state = health.assess(found)
     queue = queues.read(cluster, found)
-    if queue is not None and queue.kueue is not None:
-        found = msgspec.structs.replace(found, admitted_by=_admission(queue.kueue.workload))
     errors = pod_errors.read(found, logs)
     stack = pod_cuda.read(found, errors)
     proved = stack is not None and stack.certainty is Certainty.CERTAIN
@@ -159,15 +162,6 @@ def _otherwise(
         return ()
     fails = stack is not None and compatibility.judge(stack).outcome is Outcome.FAILS
     return (Unexplained(found, state), *((stack,) if fails else ()))
-
-
-def _admission(workload: kueue.Workload | None) -> tuple[Evidence, ...]:
-    """The quota that the pod's workload was granted, if it was."""
-    return tuple(
-        Evidence(workload.meta.path, "status.conditions[Admitted]", "True", condition.message)
-        for condition in (workload.conditions if workload else ())
-        if workload and condition.type == "Admitted" and condition.status == "True"
-    )
 
 
 def _main_log(pod: Pod) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import gzip
 import io
-import tarfile
+import zlib
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -22,6 +23,7 @@ _ARCHIVE_MEMBER = "bundle.json"
 _GZIP_MAGIC = b"\x1f\x8b"
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _MAX_MEMBER_BYTES = 1 << 30
+_UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -39,6 +41,9 @@ class Scope(msgspec.Struct, frozen=True):
 
 class HostRecording(msgspec.Struct, frozen=True):
     """One host's files and command outputs, keyed by absolute path or `cmd:<command line>`.
+
+    Beside these stand `space:<path>` {"size": bytes, "free": bytes} of a file system, and
+    `lock:<bytes>`, the errno of a try to lock memory ("" for success).
 
     A value is text, or one of {"link": target}, {"errno": NAME}, {"char": [major, minor], …},
     {"b64": base64}, {"dir": [names]}. `tree_later` is a second observation of some of them.
@@ -76,7 +81,7 @@ def decode(raw: bytes, name: str) -> Bundle:
         if _is_archive(raw):
             raw = _from_archive(raw)
         bundle = msgspec.json.decode(raw, type=Bundle)
-    except (OSError, EOFError, tarfile.TarError, KeyError, msgspec.MsgspecError) as error:
+    except (*_UNREADABLE, KeyError, msgspec.MsgspecError) as error:
         raise InputError(f"{name}: not a usable bundle: {error}") from error
     if bundle.schema != SCHEMA:
         raise InputError(f"{name}: bundle schema {bundle.schema!r}, this version reads {SCHEMA!r}")
@@ -85,25 +90,25 @@ def decode(raw: bytes, name: str) -> Bundle:
 
 def _from_archive(raw: bytes) -> bytes:
     """Return the archive's bundle.json with `{"file": …}` texts put back in place."""
-    texts: dict[str, str] = {}
-    document: bytes | None = None
-    if raw.startswith(_GZIP_MAGIC):
-        raw = gzip.decompress(raw)
-    with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
-        for member in archive:
-            stream = archive.extractfile(member) if member.isfile() else None
-            if stream is None or member.size > _MAX_MEMBER_BYTES:
-                continue
-            content = stream.read()
-            path = member.name.removeprefix("./")
-            if path == _ARCHIVE_MEMBER:
-                document = content
-            else:
-                texts[path] = content.decode("utf-8", "replace")
+    files = dict(_files(gzip.decompress(raw) if raw.startswith(_GZIP_MAGIC) else raw))
+    document = files.pop(_ARCHIVE_MEMBER, None)
     if document is None:
         raise KeyError(f"the archive holds no {_ARCHIVE_MEMBER}")
-    decoded = msgspec.json.decode(document)
-    return msgspec.json.encode(_with_texts(decoded, texts))
+    texts = {path: content.decode("utf-8", "replace") for path, content in files.items()}
+    return msgspec.json.encode(_with_texts(msgspec.json.decode(document), texts))
+
+
+def _files(archive: bytes) -> Iterator[tuple[str, bytes]]:
+    import tarfile  # imported late: it brings every compressor with it
+
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+            for member in opened:
+                stream = opened.extractfile(member) if member.isfile() else None
+                if stream is not None and member.size <= _MAX_MEMBER_BYTES:
+                    yield member.name.removeprefix("./"), stream.read()
+    except tarfile.TarError as error:
+        raise OSError(f"damaged archive: {error}") from error
 
 
 def _with_texts(value: Any, texts: dict[str, str]) -> Any:

@@ -10,7 +10,6 @@ import msgspec
 from gpudoctor.errors import InputError
 from gpudoctor.sources import bundle
 from gpudoctor.sources.bundle import Bundle, Scope
-from gpudoctor.sources.kubernetes import documents
 from gpudoctor.sources.text import HEAD_BYTES, as_utf8, open_input
 
 LOOSE_LOG = "?/"
@@ -56,11 +55,15 @@ def _read(name: str) -> Bundle:
     raw = as_utf8(raw)
     head = raw[:HEAD_BYTES]
     if _is_dump(head):
+        from gpudoctor.sources.kubernetes import documents  # imported late: bundles need none of it
+
         return Bundle(objects=documents.read_objects(raw, text.name))
     if not raw.strip():
         raise InputError(f"{text.name}: it is empty; give a bundle, a kubectl dump or a log")
     if head.count(b"\0") * _MAX_NULS > len(head):
         raise InputError(f"{text.name}: binary data; give a bundle, a kubectl dump or a log")
+    from gpudoctor.sources.kubernetes import documents
+
     documents.refuse_printed_text(raw, text.name)
     return Bundle(logs={LOOSE_LOG + PurePath(text.name).name: raw.decode("utf-8", "replace")})
 

@@ -89,6 +89,8 @@ def test_published_cases(case: dict[str, dict[str, str]]) -> None:
          "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"),
         ("nouveau-bound", "ERROR: The Nouveau kernel driver is currently in use by your system."),
         ("cuda-unknown-error", "CUDA unknown error - this may be due to an incorrectly set up"),
+        ("gpu-out-of-memory",
+         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"),
         ("gpu-busy", "CUDA error: all CUDA-capable device(s) is/are busy or unavailable"),
         ("device-ordinal-invalid", "RuntimeError: CUDA error: invalid device ordinal"),
         ("gpu-application-fault", "CUDA error: an illegal memory access was encountered"),

@@ -195,7 +195,7 @@ def read(cluster: Cluster, situation: PodSituation) -> DraSituation | None:
     classes = cluster.derived(_classes)
     extended = _extended_classes(pod, classes)
     pools = cluster.derived(_pools)
-    overlap = _overlap(cluster, situation, pools)
+    overlap = _overlap(cluster, situation)
     uses_dra = bool(pod.claims or extended)
     if not uses_dra and overlap is None:
         return None
@@ -511,22 +511,32 @@ def _domains(cluster: Cluster, pod: Pod, claims: Iterable[Claim]) -> Iterator[Co
             )
 
 
-def _overlap(cluster: Cluster, situation: PodSituation, pools: Iterable[Pool]) -> Overlap | None:
+def _cards_by_node(cluster: Cluster) -> dict[tuple[str | None, str], list[Device]]:
+    """Index whole cards by node and driver, for the drivers that a device plugin competes with."""
+    index: dict[tuple[str | None, str], list[Device]] = defaultdict(list)
+    for pool in cluster.derived(_pools):
+        if pool.driver in PLUGIN_KEYS:
+            for device in filter(_is_card, pool.devices):
+                index[device.node, pool.driver].append(device)
+    return index
+
+
+def _overlap(cluster: Cluster, situation: PodSituation) -> Overlap | None:
     """Return how a device plugin and a DRA driver give out the same cards of the pod's node."""
     node, pod = situation.node, situation.pod
     if node is None or not (pod.claims or any(is_gpu(resource) for resource in pod.requests)):
         return None
-    for pool in pools:
-        key = PLUGIN_KEYS.get(pool.driver)
-        cards = int(node.allocatable.get(key, 0)) if key else 0
-        published = [d for d in pool.devices if d.node == node.name and _is_card(d)]
-        if key is None or not cards or not published:
+    index = cluster.derived(_cards_by_node)
+    for driver, key in PLUGIN_KEYS.items():
+        cards = int(node.allocatable.get(key, 0))
+        published = index.get((node.name, driver), [])
+        if not cards or not published:
             continue
         by_plugin = sum(int(o.requests.get(key, 0)) for o in cluster.occupants(node.name))
         given = _given_on(cluster, {device.id for device in published})
         return Overlap(
             node=node.meta,
-            driver=pool.driver,
+            driver=driver,
             resource=key,
             cards=cards,
             published=len(published),
@@ -568,5 +578,11 @@ def _shared(
                 elif device.id in published:
                     uuid = published[device.id].attributes.get("uuid", device.id)
                     claimed[uuid].append(pod.meta.short)
+    # Not every kubelet reports a claim's devices in the pod's status; the allocation itself does.
+    for claim in cluster.derived(_claims).values():
+        for allocated in claim.allocated:
+            if allocated in published:
+                uuid = published[allocated].attributes.get("uuid", allocated)
+                claimed[uuid] += claim.reserved_for or (claim.meta.short,)
     for uuid in sorted(plugin.keys() & claimed.keys()):
         yield uuid, tuple(dict.fromkeys(plugin[uuid] + claimed[uuid]))

@@ -38,6 +38,7 @@ _ENGINE = re.compile(
     r"|accelerate|torch\.distributed|megatron",
     re.IGNORECASE,
 )
+_REFERENCE = re.compile(r"\$\((?P<name>\w+)\)|\$\{?(?P<shell>\w+)\}?")
 _RAY = ("ray", "mp-ray")
 _MAX_CHARS = 64 * 1024
 
@@ -80,7 +81,7 @@ def read(container: Container) -> EngineFlags:
         if value is None:
             value, written = _env(container, _ENV[name])
         if value is not None:
-            found[name], flags[name] = value, written
+            found[name], flags[name] = _expanded(container, value), written
     return EngineFlags(
         tensor=_size(found.get("tensor")),
         pipeline=_size(found.get("pipeline")),
@@ -127,6 +128,13 @@ def _value(words: list[str], spellings: tuple[str, ...]) -> tuple[str | None, st
         elif position + 1 < len(words):
             value, written = words[position + 1], f"{word} {words[position + 1]}"
     return value, written
+
+
+def _expanded(container: Container, value: str) -> str:
+    """Put the container's own variables in, as the kubelet ($(NAME)) or a shell ($NAME) does."""
+    return _REFERENCE.sub(
+        lambda match: container.env.get(match["name"] or match["shell"], match[0]), value
+    )
 
 
 def _env(container: Container, names: tuple[str, ...]) -> tuple[str | None, str]:

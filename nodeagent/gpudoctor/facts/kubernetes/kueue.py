@@ -127,10 +127,10 @@ class TopologyUse(msgspec.Struct, frozen=True):
 class Kueue(msgspec.Struct, frozen=True, kw_only=True):
     """What Kueue knows of one pod or job.
 
-    `queue_name` is the wanted LocalQueue. `holders` are the workloads that hold quota of the
-    same ClusterQueue or cohort. `refusals` are what decides in the QuotaReserved message.
-    `group_pods` counts the pods of the pod's group that the input has, `group_size` is how many
-    the group must have before Kueue makes its Workload.
+    `queue_name` is the wanted LocalQueue. For a workload that is not admitted, `holders` are the
+    workloads that hold quota of the same ClusterQueue or cohort, and `refusals` are what decides
+    in the QuotaReserved message. For a pod without a Workload, `group_pods` counts the pods of
+    its group, and `group_size` is how many there must be before Kueue makes the Workload.
     """
 
     queue_name: str
@@ -164,7 +164,7 @@ def read_pod(cluster: Cluster, pod: Pod, ancestors: frozenset[str]) -> Kueue | N
         queue,
         pod.meta.namespace,
         gates=tuple(gate for gate in pod.gates if gate.startswith(GROUP)),
-        group_pods=_group_pods(cluster, pod.meta.namespace, group) if group else 0,
+        group_pods=_group_pods(cluster, pod.meta.namespace, group) if group and not found else 0,
         group_size=fields.integer(pod.meta.annotations, GROUP_COUNT) if group else None,
     )
 
@@ -253,6 +253,7 @@ def _read(
     condition = workload.condition("QuotaReserved") if workload else None
     said = kueue_message.parse(condition.message) if condition else ()
     groups = cluster_queue.groups if cluster_queue else ()
+    waits = workload is not None and not workload.has("Admitted")
     return Kueue(
         queue_name=queue,
         gates=gates,
@@ -262,8 +263,8 @@ def _read(
         cluster_queue_name=name,
         inactive_checks=tuple(_inactive_checks(cluster, raw)) if raw else (),
         refusals=kueue_message.decisive(said, groups),
-        holders=_holders(cluster, workload, cluster_queue, name),
-        topologies=tuple(_topologies(cluster, cluster_queue)),
+        holders=_holders(cluster, workload, cluster_queue, name) if waits else (),
+        topologies=tuple(_topologies(cluster, cluster_queue)) if waits else (),
         group_pods=group_pods,
         group_size=group_size,
     )

@@ -274,6 +274,7 @@ class Occupant(msgspec.Struct, frozen=True):
     requests: Resources
     priority: int = 0
     terminating: bool = False
+    has_claims: bool = False
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):

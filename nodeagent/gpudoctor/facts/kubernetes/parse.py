@@ -416,4 +416,5 @@ def occupant(obj: JsonObject) -> Occupant | None:
         requests=effective_requests(spec),
         priority=fields.integer(spec, "priority") or 0,
         terminating="deletionTimestamp" in data,
+        has_claims=bool(fields.objects(spec, "resourceClaims")),
     )

@@ -41,7 +41,8 @@ class NodeFit(msgspec.Struct, frozen=True, kw_only=True):
     """One node against one pod. Empty tuples and False everywhere mean that it fits.
 
     `condition_taints` are those the node controller sets (not-ready, pressure, …), kept apart
-    because the remedy is to repair the node, not to tolerate them.
+    because the remedy is to repair the node, not to tolerate them. `free` is allocatable minus
+    what the `occupants` request.
     """
 
     node: Node
@@ -51,6 +52,7 @@ class NodeFit(msgspec.Struct, frozen=True, kw_only=True):
     unmatched: tuple[str, ...] = ()
     shortages: tuple[Shortage, ...] = ()
     free: Resources = {}
+    occupants: tuple[Occupant, ...] = ()
 
     @property
     def is_admitted(self) -> bool:
@@ -129,10 +131,15 @@ def free_capacity(node: Node, occupants: Iterable[Occupant]) -> Resources:
     """Return allocatable minus what bound pods request; usage never lowers allocatable itself."""
     free = dict(node.allocatable)
     for occupant in occupants:
-        for resource, amount in occupant.requests.items():
+        for resource, amount in _with_slot(occupant.requests).items():
             if resource in free:
                 free[resource] -= amount
     return free
+
+
+def _with_slot(requests: Resources) -> Resources:
+    """The requests and the one slot of `pods` that every pod takes without asking for it."""
+    return requests | {"pods": Decimal(1)}
 
 
 def fit(pod: Pod, node: Node, occupants: Iterable[Occupant]) -> NodeFit:
@@ -141,7 +148,8 @@ def fit(pod: Pod, node: Node, occupants: Iterable[Occupant]) -> NodeFit:
     tolerates_cordon = any(
         t.tolerates(Taint(CORDON_TAINT, effect="NoSchedule")) for t in pod.tolerations
     )
-    free = free_capacity(node, occupants)
+    held = tuple(occupants)
+    free = free_capacity(node, held)
     return NodeFit(
         node=node,
         cordoned=node.unschedulable and not tolerates_cordon,
@@ -152,10 +160,15 @@ def fit(pod: Pod, node: Node, occupants: Iterable[Occupant]) -> NodeFit:
         unmatched=unmatched(pod, node),
         shortages=_shortages(pod.requests, node.allocatable, free),
         free=free,
+        occupants=held,
     )
 
 
-def _shortages(wanted: Resources, allocatable: Resources, free: Resources) -> tuple[Shortage, ...]:
+def _shortages(
+    requests: Resources, allocatable: Resources, free: Resources
+) -> tuple[Shortage, ...]:
+    # Dumps may lack the number of slots, which no kubelet leaves out.
+    wanted = _with_slot(requests) if "pods" in allocatable else requests
     return tuple(
         Shortage(
             resource=resource,

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from gpudoctor.facts.kubernetes import resources
-from gpudoctor.facts.kubernetes.model import Container, Node
+from gpudoctor.facts.kubernetes.model import Container
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.node.cuda_stack import CudaStack
-from gpudoctor.facts.node.gpu_offer import GpuOffer, offer_of_labels
+from gpudoctor.facts.node.gpu_offer import offer_of_labels
 from gpudoctor.facts.node.runtime_errors import ErrorLines
 from gpudoctor.facts.node.versions import CudaVersion, parse_cuda
 from gpudoctor.report import Certainty, Evidence
@@ -38,40 +36,21 @@ _LABELS = (
 def read(situation: PodSituation, errors: ErrorLines | None) -> CudaStack | None:
     """Return what has to fit, None where the node's driver or the image's CUDA is not known."""
     node = situation.node
-    if node is None:
+    wanted = _wanted(situation, errors)
+    if node is None or wanted is None:
         return None
+    toolkit, requirement, evidence = wanted
     offer = offer_of_labels(node.labels)
     if offer.driver is None and offer.level is None:
         return None
-    for error, evidence in errors.errors if errors else ():
-        wanted = _WANTED.search(error.values.get("wanted", "")) if error.name == _REFUSED else None
-        toolkit = parse_cuda(wanted["version"]) if wanted else None
-        if toolkit is not None:
-            found = _stack(situation, node, offer, toolkit, evidence)
-            return msgspec.structs.replace(found, requirements=(error.values["wanted"],))
-    for container in situation.pod.containers:
-        toolkit = of_tag(container.image)
-        if toolkit is not None and _has_gpu(container):
-            path = f"spec.containers[{container.name}].image"
-            evidence = Evidence(situation.pod.meta.path, path, container.image, "by its tag")
-            found = _stack(situation, node, offer, toolkit, evidence)
-            return msgspec.structs.replace(found, certainty=Certainty.POSSIBLE)
-    return None
-
-
-def _stack(
-    situation: PodSituation,
-    node: Node,
-    offer: GpuOffer,
-    toolkit: CudaVersion,
-    evidence: Evidence,
-) -> CudaStack:
     return CudaStack(
         subject=situation.subject,
         toolkit=toolkit,
         driver=offer.driver,
         level=offer.level,
         gpu=offer.gpu,
+        requirements=(requirement,) if requirement else (),
+        certainty=Certainty.CERTAIN if requirement else Certainty.POSSIBLE,
         related=(node.subject,),
         evidence=(
             evidence,
@@ -82,6 +61,25 @@ def _stack(
             ),
         ),
     )
+
+
+def _wanted(
+    situation: PodSituation, errors: ErrorLines | None
+) -> tuple[CudaVersion, str | None, Evidence] | None:
+    """Return the image's CUDA, the requirement that was refused if one was, and where it stands."""
+    for error, evidence in errors.errors if errors else ():
+        written = error.values.get("wanted", "") if error.name == _REFUSED else ""
+        match = _WANTED.search(written)
+        toolkit = parse_cuda(match["version"]) if match else None
+        if toolkit is not None:
+            return toolkit, written, evidence
+    for container in situation.pod.containers:
+        toolkit = of_tag(container.image) if _has_gpu(container) else None
+        if toolkit is not None:
+            path = f"spec.containers[{container.name}].image"
+            evidence = Evidence(situation.pod.meta.path, path, container.image, "by its tag")
+            return toolkit, None, evidence
+    return None
 
 
 def _has_gpu(container: Container) -> bool:

@@ -14,6 +14,14 @@ from gpudoctor.facts.node.runtime_errors import ErrorLines, RecognisedError
 from gpudoctor.report import Evidence
 
 _LASTING = frozenset({"cgroup-device-access-lost", "driver-library-mismatch", "gpu-lost"})
+# What each message of a lasting error has in it.
+_LASTING_WORDS = (
+    "Driver/library version mismatch",
+    "Failed to initialize NVML",
+    "API mismatch",
+    "GPU is lost",
+    "fallen off the bus",
+)
 _FAILURE_REASONS = frozenset(
     {
         "Failed",
@@ -23,6 +31,7 @@ _FAILURE_REASONS = frozenset(
         "UnexpectedAdmissionError",
         "BackOff",
         "InspectFailed",
+        "Unhealthy",
     }
 )
 # What these say is overcome as soon as a container has started, ready or not.
@@ -57,21 +66,33 @@ def _unique(
 def _errors(
     situation: PodSituation, logs: dict[str, str]
 ) -> Iterator[tuple[RecognisedError, Evidence]]:
+    quotes = tuple(_quotes(situation))
+    telling = tuple(_telling_logs(situation, logs))
+    if not quotes and not telling:
+        return
+    # Imported here: its patterns take longer to compile than a healthy pod takes to judge.
     from gpudoctor.facts.node.runtime_error_lines import recognise_all
 
-    for evidence in _quotes(situation):
+    for evidence in quotes:
         for _, error in recognise_all((evidence.value or "").splitlines()):
             yield error, evidence
+    for key, well in telling:
+        for number, error in recognise_all(logs[key].splitlines()[-_MAX_LOG_LINES:]):
+            if not well or error.name in _LASTING:
+                yield error, Evidence(f"log {key}", f"line {number}", error.text)
+
+
+def _telling_logs(situation: PodSituation, logs: dict[str, str]) -> Iterator[tuple[str, bool]]:
+    """Yield the keys of the logs worth reading, each with whether its container is well."""
     failing = {trouble.container for trouble in troubles(situation.pod)}
     for container in situation.pod.containers:
         status = situation.pod.status_of(container.name)
         well = container.name not in failing and (status is None or status.ready)
         for suffix in (PREVIOUS, ""):
             key = f"{situation.pod.meta.short}/{container.name}{suffix}"
-            lines = logs.get(key, "").splitlines()[-_MAX_LOG_LINES:]
-            for number, error in recognise_all(lines):
-                if not well or error.name in _LASTING:
-                    yield error, Evidence(f"log {key}", f"line {number}", error.text)
+            log = logs.get(key, "")
+            if log and (not well or any(words in log for words in _LASTING_WORDS)):
+                yield key, well
 
 
 def _quotes(situation: PodSituation) -> Iterator[Evidence]:

@@ -15,6 +15,7 @@ import msgspec
 _HEAD = re.compile(r"(?P<fit>\d+)/(?P<nodes>\d+) nodes are (?:un)?available:?\s*")
 _PREEMPTION = re.compile(r"\bpreemption:\s*", re.IGNORECASE)
 _COUNTED = re.compile(r"(?:^|,\s+|\.\s+)(?P<count>\d+)\s+(?=\S)")
+_POST_FILTER = re.compile(r"\.\s+(?!\d).*$")
 _INSUFFICIENT = re.compile(r"Insufficient (?P<resource>\S+?)[.,]?$")
 _TAINT = re.compile(r"taint \{(?P<key>[^:}]+):?\s*(?P<value>[^}]*)\}")
 _MAX_CHARS = 64 * 1024
@@ -84,7 +85,9 @@ def parse(message: str) -> SchedulerMessage:
         head, preemption = text[: cut.start()], text[cut.end() :]
     match = _HEAD.search(head)
     nodes = int(match["nodes"]) if match and len(match["nodes"]) < 10 else None
-    body = head[match.end() :] if match else head
+    # What PostFilter plugins say follows the full stop, with or without "preemption:": "no new
+    # claims to deallocate", "still not schedulable", "not found".
+    body = _POST_FILTER.sub("", head[match.end() :]) if match else head
     return SchedulerMessage(nodes, _reasons(body), _reasons(_HEAD.sub("", preemption, count=1)))
 
 

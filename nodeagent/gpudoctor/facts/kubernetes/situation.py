@@ -67,8 +67,9 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     `fits` has every known node for a pod that is not bound, else only its own. `nodes_missing`
     is how many nodes the scheduler counted beyond those of the input. `siblings` have the same
     controller, `peers` belong to the same distributed job (the pod itself left out of both).
-    `bypassing` are pods on the same node that set NVIDIA_VISIBLE_DEVICES themselves. `nccl` is
-    what NCCL said in the logs of the pod and its peers, None if they hold no line of it.
+    `bypassing` are pods on the same node that set NVIDIA_VISIBLE_DEVICES themselves.
+    `held_unhealthy` are the cluster's unhealthy devices that pods hold (empty for a bound pod).
+    `nccl` is what NCCL said in the logs of the pod and its peers, None if they hold no line of it.
     """
 
     pod: Pod
@@ -89,9 +90,9 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     quotas: tuple[ResourceQuota, ...] = ()
     attachments: tuple[Attachment, ...] = ()
     networks: tuple[NetworkDefinition, ...] = ()
-    admitted_by: tuple[Evidence, ...] = ()
     owner_events: tuple[Event, ...] = ()
     bypassing: tuple[Pod, ...] = ()
+    held_unhealthy: tuple[HeldDevice, ...] = ()
     nccl: NcclLog | None = None
     scope: Scope = Scope()
     now: datetime | None = None
@@ -108,6 +109,15 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     def events_with(self, *reasons: str) -> tuple[Event, ...]:
         """Return the pod's events of these reasons, oldest first."""
         return tuple(event for event in self.events if event.reason in reasons)
+
+
+class HeldDevice(msgspec.Struct, frozen=True):
+    """A device that the kubelet reports as unhealthy and that a pod holds; `pod` is its path."""
+
+    node: str
+    pod: str
+    resource: str
+    device: str
 
 
 class RefusedPod(msgspec.Struct, frozen=True):
@@ -180,6 +190,7 @@ def read(
         ),
         owner_events=_owner_events(cluster, pod),
         bypassing=_bypassing(cluster, pod),
+        held_unhealthy=() if pod.node else cluster.derived(_held_unhealthy),
         nccl=_nccl(pod, peers, node, logs),
         scope=cluster.scope,
         now=cluster.now,
@@ -255,6 +266,19 @@ def _bypassing(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:
         other
         for other in others
         if not other.is_terminal and any(VISIBLE_DEVICES in c.env for c in other.containers)
+    )
+
+
+def _held_unhealthy(cluster: Cluster) -> tuple[HeldDevice, ...]:
+    return tuple(
+        HeldDevice(entry.node, pod.meta.path, device.resource, device.id)
+        for entry in cluster.pods
+        if entry.node
+        and b'"Unhealthy"' in bytes(entry.raw)
+        and not (pod := cluster.pod(entry)).is_terminal
+        for status in pod.statuses
+        for device in status.devices
+        if device.health == "Unhealthy"
     )
 
 

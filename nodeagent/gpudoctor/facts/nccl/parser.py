@@ -9,6 +9,7 @@ NCCL at all are looked at.
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,15 +48,6 @@ def _is_clean(text: bytes) -> bool:
     return text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text
 
 
-def _new_sieve() -> Sieve | None:
-    """The sieve needs numpy (extra `fast`); without it all lines are looked at one by one."""
-    try:
-        from gpudoctor.facts.nccl.sieve import Sieve
-    except ImportError:
-        return None
-    return Sieve()
-
-
 class _Name(NamedTuple):
     host: str
     pid: int
@@ -81,7 +73,6 @@ class Parser:
         self._callers: dict[tuple[bytes, bytes], Process] = {}
         self._prefixed = False
         self._wrapped = False
-        self._sieve = _new_sieve()
         self._rest = b""
         self._skipping = False
         self._number = 0
@@ -136,9 +127,19 @@ class Parser:
         self._rest = chunk[end + 1 :]
         self._read(whole)
 
+    @cached_property
+    def _sieve(self) -> Sieve | None:
+        """The sieve needs numpy (extra `fast`); without it all lines are looked at one by one."""
+        # Imported when the first large piece comes: numpy costs more than a short log.
+        try:
+            from gpudoctor.facts.nccl.sieve import Sieve
+        except ImportError:
+            return None
+        return Sieve()
+
     def _read(self, piece: bytes) -> None:
         """Read whole lines, the newline of the last included."""
-        if self._sieve is not None and len(piece) > _SIEVED and not self._prefixed:
+        if len(piece) > _SIEVED and not self._prefixed and self._sieve is not None:
             lines = self._read_sieved(self._sieve, piece)
         else:
             lines = self._read_lines(piece.split(b"\n")[:-1])

@@ -159,6 +159,11 @@ _ERRORS: tuple[tuple[str, str], ...] = (
         r"invalid device ordinal|cudaErrorInvalidDevice\b|CUDA_ERROR_INVALID_DEVICE\b",
     ),
     (
+        "gpu-out-of-memory",
+        r"CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation"
+        r"|CUDA_ERROR_OUT_OF_MEMORY",
+    ),
+    (
         "gpu-application-fault",
         r"an illegal memory access was encountered|an illegal instruction was encountered"
         r"|unspecified launch failure|misaligned address|device-side assert triggered"

@@ -68,6 +68,31 @@ class DeviceNode(msgspec.Struct, frozen=True):
     opened: str | None = None
 
 
+class Proof(msgspec.Struct, frozen=True):
+    """How a try went: what was got of what was wanted, and the errno name, "" for success.
+
+    Sizes are bytes; for a name, `got` is the number of its addresses. `errno` is `SIGBUS` or the
+    like where the kernel ended the child, `ETIMEDOUT` where it did not answer.
+    """
+
+    wanted: int
+    got: int
+    errno: str
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was wanted was there."""
+        return not self.errno
+
+
+class Space(msgspec.Struct, frozen=True):
+    """A mounted file system: its size and what is free, in bytes."""
+
+    size: int
+    free: int
+
+
 class Host(Protocol):
     """A machine's tree as one process sees it. Paths are absolute; no call raises."""
 
@@ -83,8 +108,24 @@ class Host(Protocol):
     def device(self, path: str) -> DeviceNode | Missing:
         """Return the character device at a path."""
 
+    def space(self, path: str) -> Space | Missing:
+        """Return how large and how full the file system at a path is."""
+
+    def try_lock(self, size: int) -> str | Missing:
+        """Return the errno of locking so many bytes of memory as ourselves, "" for success."""
+
     def run(self, command: Sequence[str]) -> str | Missing:
         """Return what a command prints; EXIT as errno if it fails."""
+
+
+def space_key(path: str) -> str:
+    """Return where a recording keeps the `Space` at a path: the path itself may be listed too."""
+    return f"space:{path}"
+
+
+def lock_key(size: int) -> str:
+    """Return where a recording keeps how a try to lock so many bytes ended."""
+    return f"lock:{size}"
 
 
 def read(host: Host, path: str) -> str | Missing:

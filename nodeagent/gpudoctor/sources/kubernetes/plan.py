@@ -91,7 +91,8 @@ _VOLCANO_QUEUE = ("volcano.sh/queue-name", "scheduling.volcano.sh/queue-name")
 _NETWORKS = "k8s.v1.cni.cncf.io/networks"
 _NUMBERED = re.compile(r"(.+-)\d+")
 _VOLUME_WORDS = re.compile(
-    r"persistentvolumeclaim|volume node affinity|FailedMount|FailedAttachVolume|MountVolume", re.I
+    r"persistentvolume|volume node affinity|volume zone|FailedMount|FailedAttachVolume|MountVolume",
+    re.I,
 )
 _RUNTIME_CLASS_WORDS = re.compile(r"RuntimeClass|no runtime for", re.I)
 _TOPOLOGY_WORDS = re.compile(r"Topology ?Affinity ?Error|NUMA|Topology locality", re.I)
@@ -99,7 +100,9 @@ _DEVICE_WORDS = re.compile(
     r"Allocate failed|healthy devices|unregistered device|PrepareResources|DRA driver"
 )
 _QUOTA_WORDS = re.compile(r"quota", re.I)
-_CLAIM_WORDS = re.compile(r"cannot allocate all claims|resource ?claim|resource pools", re.I)
+_CLAIM_WORDS = re.compile(
+    r"cannot allocate all claims|resource ?claim|resource pools|device class|DynamicResources", re.I
+)
 _DEVICE_SOFTWARE = re.compile(
     r"nvidia|gpu|\bamd\b|rocm|habana|gaudi|neuron|\btpu|ascend|\bnpu|device-?plugin|rdma|sriov"
     r"|mofed|\bdoca|\bdra\b|hami|\befa\b|node-feature|\bnfd\b",
@@ -245,6 +248,13 @@ def peers(pod: PodView) -> Iterator[Step]:
         yield List(kinds.POD, pod.metadata.namespace, settles=False, numbered=numbered[1])
 
 
+def is_of_job(pod: PodView, name: str) -> bool:
+    """Whether the pod belongs to a job of that name, whatever its kind."""
+    labels = pod.metadata.labels or {}
+    owner = pod.metadata.owner or ""
+    return name in (owner.partition("/")[2], *(labels.get(label) for label in _JOB_LABELS))
+
+
 def groups(pod: PodView) -> Iterator[Step]:
     """The gang or workload object that the pod is a member of."""
     labels, namespace = pod.metadata.labels or {}, pod.metadata.namespace
@@ -310,6 +320,12 @@ def of_pending_pod(
     missing = {k for k in pod.devices() if not any(node.offers(k) for node in nodes)}
     yield from volumes(pod, told)
     yield from claims(pod)
+    if _CLAIM_WORDS.search(told):
+        if pod.devices():  # a class offers them by DRA; the claim is made once it is allocated
+            yield List(kinds.DEVICE_CLASS)
+            yield List(kinds.RESOURCE_SLICE, max_pages=ALL_PAGES)
+        # What other namespaces hold is as little free as what this one holds.
+        yield List(kinds.RESOURCE_CLAIM, max_pages=ALL_PAGES)
     if _QUOTA_WORDS.search(told):
         yield List(kinds.RESOURCE_QUOTA, pod.metadata.namespace)
     yield from groups(pod)
@@ -319,8 +335,6 @@ def of_pending_pod(
         yield from software_logs(pod, nodes, bound)
         if missing:
             yield from plugin_settings(missing, bound)
-    elif _CLAIM_WORDS.search(told):
-        yield List(kinds.RESOURCE_CLAIM, pod.metadata.namespace)
     if not pod.is_queued and any(
         label in (pod.metadata.labels or {}) for label in _JOB_LABELS[:-2]
     ):

@@ -1,0 +1,214 @@
+"""Looks at the container we run in, before the trainer starts: does it have what it needs?
+
+What is declared is tried, not inferred: devices are opened, memory is locked, shared memory is
+allocated, in children under this container's own limits. Only a declared need can fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from enum import IntEnum
+from typing import TypeVar
+
+import msgspec
+
+from gpudoctor import diagnosis
+from gpudoctor.facts.node import machine, process
+from gpudoctor.facts.node.cuda_stack import CudaStack
+from gpudoctor.facts.node.gpu import NodeGpus
+from gpudoctor.facts.node.gpu_offer import either, offer_of_gpus, offer_of_module
+from gpudoctor.facts.node.gpu_reader import read_gpus
+from gpudoctor.facts.node.model import NodeFacts
+from gpudoctor.facts.node.needs import Needs
+from gpudoctor.facts.node.own_container import OwnContainer, Proofs
+from gpudoctor.readings import host as host_readings
+from gpudoctor.registry import Registry
+from gpudoctor.report import (
+    Blame,
+    Certainty,
+    Evidence,
+    Report,
+    ReportSubject,
+    Severity,
+    Subject,
+    Unknown,
+)
+from gpudoctor.sources.host import Host, Listing, proofs, text
+from gpudoctor.sources.host.live import LiveHost
+from gpudoctor.sources.host.recorder import Recorder
+
+_NVML_S = 10.0
+_GPU_NODE = "nvidia"
+R = TypeVar("R")
+
+
+class Exit(IntEnum):
+    """How preflight ends; a Job's podFailurePolicy tells them apart. 2 is wrong usage."""
+
+    PASSED = 0
+    REQUEST = 10
+    NODE = 11
+    PEER = 12
+    UNKNOWN = 13
+
+
+_BY_BLAME = {
+    Blame.REQUEST: Exit.REQUEST,
+    Blame.APPLICATION: Exit.REQUEST,
+    Blame.PLACEMENT: Exit.NODE,
+    Blame.NODE: Exit.NODE,
+    Blame.PLATFORM: Exit.NODE,
+    Blame.FABRIC: Exit.PEER,
+}
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The report, and how to end."""
+
+    report: Report
+    exit: Exit
+
+
+def derived(environment: Mapping[str, str], host: Host) -> Needs:
+    """Return what the container shows that it needs: RDMA if it was given a device or names one."""
+    listing = host.listing("/dev/infiniband")
+    given = isinstance(listing, Listing) and any(n.startswith("uverbs") for n in listing.names)
+    named = environment.get("NCCL_IB_HCA", "")
+    return Needs(rdma=given or bool(named and not named.startswith("^")))
+
+
+def run(
+    declared: Needs | None,
+    checks: Registry,
+    environment: Mapping[str, str],
+    *,
+    fail_on: str,
+    fail_on_unknown: bool,
+) -> Outcome:
+    """Look, try and judge. `declared` is None where nothing was declared: then it is derived."""
+    subject = Subject("Container", os.uname().nodename)
+    with LiveHost(programs=host_readings.PROGRAMS) as live:
+        recorder = Recorder(live)
+        needs = derived(environment, recorder) if declared is None else declared
+        own = _read(needs, subject, recorder, environment)
+    facts: list[object] = [own]
+    if isinstance(own.gpus, NodeGpus):
+        facts.append(own.gpus)
+    if needs.nvlink and own.node.topology is not None:
+        facts.append(own.node.topology)
+    facts += _cuda_stack(own, text(recorder, "/proc/driver/nvidia/version"))
+    found = diagnosis.diagnose(checks, facts)
+    built = diagnosis.report(
+        found,
+        ReportSubject(subject.kind, subject.name),
+        observed_at=host_readings.now(),
+        facts={"preflight": {"needs": _published(needs), "derived": declared is None}},
+    )
+    return Outcome(built, _exit(built, found, fail_on, fail_on_unknown))
+
+
+def _published(needs: Needs) -> dict[str, object]:
+    return {
+        name: str(value) if name == "cuda" else value
+        for name in needs.__struct_fields__
+        if (value := getattr(needs, name))
+    }
+
+
+def _exit(report: Report, found: diagnosis.Diagnosis, fail_on: str, fail_on_unknown: bool) -> Exit:
+    """The worst root decides; with none that fails, an unproved need does, if it shall."""
+    least = None if fail_on == "never" else Severity(fail_on).rank
+    for root in map(report.finding, report.root_ids):
+        if least is not None and root.severity.rank >= least:
+            return _BY_BLAME[root.blame]
+    return Exit.UNKNOWN if found.needed_unknown and fail_on_unknown else Exit.PASSED
+
+
+def _read(
+    needs: Needs, subject: Subject, host: Host, environment: Mapping[str, str]
+) -> OwnContainer:
+    """Read and try side by side: each waits for the kernel or for the driver."""
+    first = environment.get("MASTER_ADDR") or None
+    tries = {
+        "locked": needs.locked and proofs.lock_memory(needs.locked),
+        "shared": needs.shm and proofs.allocate_shared(needs.shm),
+        "huge": needs.hugepages and proofs.map_huge_pages(needs.hugepages),
+        "resolved": needs.bootstrap and first and proofs.resolve(first, needs.bootstrap),
+    }
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(_gpus, needs, subject)
+        node = _node(host, subject)
+        gpus = asked.result()
+    return OwnContainer(
+        needs=needs,
+        node=node,
+        gpus=gpus,
+        gpu_nodes=_gpu_nodes(host),
+        proofs=Proofs(
+            **{
+                name: attempt.result()
+                for name, attempt in tries.items()
+                if isinstance(attempt, proofs.Attempt)
+            }
+        ),
+        interfaces=_names(host, "/sys/class/net", frozenset),
+        first_address=first,
+        free_huge_pages=_free_huge_pages(host),
+    )
+
+
+def _gpus(needs: Needs, subject: Subject) -> NodeGpus | Unknown | None:
+    return read_gpus(_NVML_S, subject=subject) if needs.wants_gpus else None
+
+
+def _node(host: Host, subject: Subject) -> NodeFacts:
+    """Read the machine, with our own process: process 1 is another's where they are shared."""
+    return msgspec.structs.replace(
+        machine.read(host, subject),
+        process=process.read_process(host, str(os.getpid())),
+        in_container=True,
+    )
+
+
+def _names(host: Host, path: str, convert: Callable[[tuple[str, ...]], R]) -> R | None:
+    listing = host.listing(path)
+    return convert(listing.names) if isinstance(listing, Listing) and listing.complete else None
+
+
+def _gpu_nodes(host: Host) -> int | None:
+    def count(names: tuple[str, ...]) -> int:
+        return sum(n.startswith(_GPU_NODE) and n[len(_GPU_NODE) :].isdecimal() for n in names)
+
+    return _names(host, "/dev", count)
+
+
+def _free_huge_pages(host: Host) -> int | None:
+    """Return the free huge pages of the default size."""
+    for line in (text(host, "/proc/meminfo") or "").splitlines():
+        if line.startswith("HugePages_Free:"):
+            value = line.partition(":")[2].strip()
+            return int(value) if value.isdecimal() else None
+    return None
+
+
+def _cuda_stack(own: OwnContainer, module: str | None) -> list[object]:
+    """The declared CUDA version beside the driver; what the image really holds is not seen."""
+    if own.needs.cuda is None or not isinstance(own.gpus, NodeGpus):
+        return []
+    offer = either(offer_of_gpus(own.gpus), offer_of_module(module or ""))
+    if offer.driver is None and offer.level is None:
+        return []
+    return [
+        CudaStack(
+            subject=own.subject,
+            driver=offer.driver,
+            level=offer.level,
+            toolkit=own.needs.cuda,
+            gpu=offer.gpu,
+            kernel_module=offer.kernel_module,
+            certainty=Certainty.POSSIBLE,
+            evidence=(Evidence("declared need", "cuda", str(own.needs.cuda)),),
+        )
+    ]
