@@ -60,7 +60,10 @@ def test_nothing_to_say() -> None:
     [
         ({"volumeMounts": []}, ("shm-too-small", "warning")),
         ({"securityContext": {}}, ("missing-ipc-lock", "warning")),
-        ({"securityContext": ROOT_LOCKS | {"runAsUser": 1000}}, ("memlock-limit-nonroot", "warning")),
+        (
+            {"securityContext": ROOT_LOCKS | {"runAsUser": 1000}},
+            ("memlock-limit-nonroot", "warning"),
+        ),
         (
             {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
             ("device-plugin-bypass-env", "warning"),
@@ -69,7 +72,10 @@ def test_nothing_to_say() -> None:
             {"env": [{"name": "NCCL_SOCKET_IFNAME", "value": "ib0"}]},
             ("nccl-env-names-missing-device", "warning"),
         ),
-        ({"args": ["vllm", "serve", "--tensor-parallel-size=32"]}, ("tensor-parallel-exceeds-gpus", "warning")),
+        (
+            {"args": ["vllm", "serve", "--tensor-parallel-size=32"]},
+            ("tensor-parallel-exceeds-gpus", "warning"),
+        ),
         ({"limits": {"rdma/hca_shared_devices_a": 0}}, ("rdma-not-requested", "error")),
     ],
 )  # fmt: skip
@@ -108,5 +114,5 @@ def test_a_train_job_is_judged_by_what_it_says() -> None:
     trainer = {"numNodes": 2, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}
     obj = {"kind": "TrainJob", "metadata": {"name": "t"}, "spec": {"trainer": trainer}}
     assert found(obj) == []
-    trainer["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0,1"}]  # type: ignore[assignment]
+    trainer["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0,1"}]
     assert found(obj) == [("device-plugin-bypass-env", "warning")]
