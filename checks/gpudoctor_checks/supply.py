@@ -141,6 +141,11 @@ def names(nodes: Iterable[Node]) -> str:
     return ", ".join(listed[:_SHOWN]) + more
 
 
+def have(nodes: Sequence[Node]) -> str:
+    """Write node names with "has" or "have", whichever their number wants."""
+    return f"{names(nodes)} {'has' if len(nodes) == 1 else 'have'}"
+
+
 def subjects(nodes: Iterable[Node]) -> tuple[Subject, ...]:
     """Return the nodes as subjects."""
     return tuple(node.subject for node in nodes)

@@ -240,15 +240,16 @@ def tensor_parallel(situation: PodSituation) -> Iterator[Result]:
         lines = situation.lines_of("tensor-parallel")
         fails = any(t.kind in ("crash", "exit") for t in troubles(pod))
         asked = max(wanted, local)
+        sizes = [written for name, written in flags.flags.items() if name != "memory"]
         yield finding(
             "tensor-parallel-exceeds-gpus",
             pod.subject,
             f"Container {container.name} is told to use {asked} GPUs ("
-            f"{', '.join(flags.flags.values())}) and the pod has {have}"
+            f"{', '.join(sizes)}) and the pod has {have}"
             + (f" in a group of {group}." if group > 1 else "."),
             *(
                 Evidence(pod.meta.path, f"spec.containers[{container.name}]", written)
-                for written in flags.flags.values()
+                for written in sizes
             ),
             *(supply.request_evidence(situation, name) for name in supply.gpu_requests(situation)),
             *(line.evidence for line in lines[-1:]),

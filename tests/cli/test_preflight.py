@@ -129,8 +129,6 @@ def test_an_unproved_need_fails_or_passes_as_told(tmp_path: Path) -> None:
 
 
 class TestGpus:
-    pytestmark = nvml_library.NEEDED
-
     def gpus(self, tmp_path: Path, needs: str, script: str) -> Answer:
         nvml_library.build(tmp_path, script)
         return run(tmp_path, "--require", needs, environment={"LD_LIBRARY_PATH": str(tmp_path)})

@@ -115,8 +115,6 @@ def test_rdma_that_the_device_cgroup_refuses(containers: Podman, tmp_path: Path)
 
 
 class TestGpus:
-    pytestmark = nvml_library.NEEDED
-
     def test_gpus(self, containers: Podman, tmp_path: Path) -> None:
         none = containers.preflight("gpus=2")
         assert (none.roots, none.status) == (["driver-libs-not-injected"], Exit.REQUEST)

@@ -29,8 +29,6 @@ SHORT_S = 1.5
 
 Build = Callable[..., str]
 
-pytestmark = nvml_library.NEEDED
-
 
 @pytest.fixture
 def library(tmp_path: Path) -> Build:

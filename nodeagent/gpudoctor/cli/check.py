@@ -135,6 +135,10 @@ def _read_live(
         elif selector := target.selector:
             target = msgspec.structs.replace(target, namespace=namespace)
             gathered = gather.gather_selected(connection, namespace, selector)
+        elif job := target.job:
+            target = msgspec.structs.replace(target, namespace=namespace)
+            _, name = _job(job)
+            gathered = gather.gather_job(connection, namespace, name)
         else:
             gathered = gather.gather_gpu_pods(connection)
     finally:
@@ -167,17 +171,24 @@ def _read_many(source: Input, target: Target) -> Reading:
         entries = kubernetes.pods_with_labels(source, target.selector, namespace)
         subject = ReportSubject("Pods", target.selector, namespace)
     elif target.job:
-        kind, slash, name = target.job.partition("/")
-        if not slash or not name:
-            raise click.BadParameter("write it as KIND/NAME, e.g. job/train", param_hint="--job")
+        kind, name = _job(target.job)
         entries = kubernetes.pods_of_job(source, kind, name, namespace)
         subject = ReportSubject(kind, name, namespace)
+        if not entries and (refused := kubernetes.read_refused(source, kind, name, namespace)):
+            return refused
     else:
         entries = kubernetes.gpu_pods(source, namespace)
         subject = ReportSubject("Pods", "all GPU pods", namespace)
     if not entries and (target.selector or target.job):
         raise InputError(f"no pod of {subject.kind} {subject.name} is in the input")
     return kubernetes.read_pods(source, subject, entries, only_unwell=target.all_pods)
+
+
+def _job(written: str) -> tuple[str, str]:
+    kind, slash, name = written.partition("/")
+    if not slash or not name:
+        raise click.BadParameter("write it as KIND/NAME, e.g. job/train", param_hint="--job")
+    return kind, name
 
 
 def _selection(

@@ -180,7 +180,9 @@ def process_facts(facts: WorkloadFacts) -> dict[str, Any]:
         "cpus": None if cpus is None else cpulist.render(cpus),
         "memlock_soft_bytes": process.memlock_soft if process is not None else None,
         "cap_ipc_lock": process.ipc_lock if process is not None else None,
+        "lock_tried": process.lock_tried if process is not None else None,
         "shm_bytes": process.shm_bytes if process is not None else None,
+        "shm_used_bytes": process.shm_used if process is not None else None,
     }
 
 
@@ -205,4 +207,7 @@ def published_facts(facts: NodeFacts) -> dict[str, Any]:
         "dma_buf": facts.gpudirect.dma_buf,
         "peermem_loaded": facts.gpudirect.peermem_loaded,
         "virtual": facts.virtual,
+        "hugepages": {
+            str(pages.size): {"total": pages.total, "free": pages.free} for pages in facts.hugepages
+        },
     }
