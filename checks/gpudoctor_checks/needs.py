@@ -308,7 +308,7 @@ def shared_memory(own: OwnContainer) -> Iterator[Result]:
         f"{limits.amount(proof.wanted)} of shared memory are needed: {said}.",
         _need("shm", limits.amount(proof.wanted)),
         Evidence(SHM, "to be had", limits.amount(proof.got), f"{proof.errno} {proof.note}".strip()),
-        values={"pod": own.subject.name},
+        values={"pod": own.subject.name, "size": "too small"},
     )
 
 
