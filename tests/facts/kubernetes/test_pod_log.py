@@ -26,6 +26,7 @@ LINES = [
     ("plugin-no-devices", "No devices found. Waiting indefinitely."),
     ("plugin-nvml", "Failed to initialize NVML: ERROR_UNKNOWN"),
     ("plugin-strategy", "Incompatible strategy detected auto"),
+    ("plugin-start", "error starting plugins: unable to create plugin manager"),
     ("rdma-pool-empty", "no devices in device pool, creating empty resource server for hca"),
     ("rdma-netns", "incorrect RDMA subsystem network namespace"),
     ("driver-mismatch", "Failed to initialize NVML: Driver/library version mismatch"),
