@@ -14,6 +14,7 @@ from gpudoctor.facts.node.model import (
     MELLANOX,
     GpuDirect,
     Hca,
+    HugePages,
     NodeFacts,
     NumaNode,
     PciDevice,
@@ -276,7 +277,7 @@ def test_a_try_that_was_ended_is_unknown() -> None:
     assert (answer.findings, answer.needed_unknown) == ((), True)
 
 
-@pytest.mark.parametrize("errno", ["ENOSPC", "EDQUOT", "ENOENT", "EACCES", "EROFS"])
+@pytest.mark.parametrize("errno", ["ENOSPC", "ENOENT", "EACCES", "EROFS"])
 def test_shared_memory_that_is_not_there(errno: str) -> None:
     proof = Proof(16 * GIB, 64 << 20, errno)
     found = only(container("shm=16Gi", proofs=Proofs(shared=proof)))
@@ -303,7 +304,9 @@ def test_the_default_size_with_several_gpus_warns() -> None:
 )
 def test_huge_pages(errno: str, free: int, blame: Blame) -> None:
     proofs = Proofs(huge=Proof(GIB, 0, errno))
-    found = only(container("hugepages=1Gi", proofs=proofs, free_huge_pages=free))
+    found = only(
+        container("hugepages=1Gi", proofs=proofs, node_hugepages=(HugePages(2 << 20, 512, free),))
+    )
     assert (found.name, found.blame) == ("hugepages-missing", blame)
 
 

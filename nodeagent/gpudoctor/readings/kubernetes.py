@@ -98,17 +98,25 @@ def read_pod_named(source: Input, name: str, namespace: str | None) -> Reading:
     try:
         entry = find_pod(source.cluster, name, namespace)
     except InputError:
-        refused = situation.read_refused(source.cluster, name, namespace)
+        refused = read_refused(source, "Pod", name, namespace)
         if refused is None:
             raise
-        return Reading(
-            subject=ReportSubject("Pod", name, refused.subject.namespace),
-            facts=(refused,),
-            observed_at=source.observed_at,
-            unknown=tuple(_unknowns(source.cluster)),
-            is_complete=source.cluster.scope.has_all,
-        )
+        return refused
     return read_pod(source, entry)
+
+
+def read_refused(source: Input, kind: str, name: str, namespace: str | None) -> Reading | None:
+    """Read what is said about a pod, or the pods of a job, that could not be made, if anything."""
+    refused = situation.read_refused(source.cluster, name, namespace)
+    if refused is None:
+        return None
+    return Reading(
+        subject=ReportSubject(kind, name, refused.subject.namespace),
+        facts=(refused,),
+        observed_at=source.observed_at,
+        unknown=tuple(_unknowns(source.cluster)),
+        is_complete=source.cluster.scope.has_all,
+    )
 
 
 def read_pod(source: Input, entry: PodEntry) -> Reading:
@@ -241,6 +249,8 @@ def pods_of_job(source: Input, kind: str, name: str, namespace: str | None) -> l
 
 def _unknowns(cluster: Cluster) -> Iterable[Unknown]:
     for denied in cluster.scope.denied:
-        yield Unknown(denied, "denied")
+        # What was refused for lack of a right stands alone; what failed says how.
+        what, _, why = denied.partition(": ")
+        yield Unknown(what, why or "denied")
     if cluster.unreadable:
         yield Unknown(f"{cluster.unreadable} objects", "they are not JSON objects")

@@ -212,9 +212,17 @@ class _Reading:
 
 
 def gather_pod(client: Client, namespace: str, name: str) -> Bundle:
-    """Read one pod and what decides its state; InputError if there is no such pod or no access."""
-    subject = _subject(client, namespace, name)
+    """Read one pod and what decides its state; InputError if there is no such pod or no access.
+
+    For a pod that a controller was refused to make, what is said about it is read instead.
+    """
     reading = _Reading(client, BUDGET - 1)
+    try:
+        subject = client.get(kinds.POD, name, namespace)
+    except NotFoundError as error:
+        if any(name.startswith(about) for about in _absent_pods(reading, namespace)):
+            return reading.bundle()
+        raise InputError(f"{error}{_near(client, namespace, name)}") from error
     reading.keep([subject])
     pod = _view(subject, PodView)
     events = _views(reading.read(plan.events_of(pod)), EventView)
@@ -246,7 +254,17 @@ def gather_node(client: Client, name: str) -> Bundle:
 
 def gather_selected(client: Client, namespace: str | None, selector: str) -> Bundle:
     """Read the pods of a label selector, in one namespace or all, and what decides their state."""
-    found = client.list(kinds.POD, namespace, labels=selector)
+    return _gather_found(client, namespace, client.list(kinds.POD, namespace, labels=selector))
+
+
+def gather_job(client: Client, namespace: str, name: str) -> Bundle:
+    """Read the pods of the job of that name, of whatever kind, and what decides their state."""
+    everyone = client.list(kinds.POD, namespace)
+    members = [raw for raw in everyone.objects if plan.is_of_job(_view(raw, PodView), name)]
+    return _gather_found(client, namespace, Listing(tuple(members), everyone.whole))
+
+
+def _gather_found(client: Client, namespace: str | None, found: Listing) -> Bundle:
     reading = _Reading(client, _BUDGET_OF_MANY)
     reading.keep(found.objects)
     pods = _views(found.objects, PodView)
@@ -279,13 +297,6 @@ def gather_gpu_pods(client: Client) -> Bundle:
         everyone,
     )
     return reading.bundle()
-
-
-def _subject(client: Client, namespace: str, name: str) -> msgspec.Raw:
-    try:
-        return client.get(kinds.POD, name, namespace)
-    except NotFoundError as error:
-        raise InputError(f"{error}{_near(client, namespace, name)}") from error
 
 
 def _near(client: Client, namespace: str, name: str) -> str:
@@ -340,13 +351,14 @@ def _events(reading: _Reading, pods: list[PodView], namespace: str | None) -> li
     return reading.read_events(namespace, {(p.metadata.namespace, p.metadata.name) for p in pods})
 
 
-def _absent_pods(reading: _Reading, namespace: str | None) -> None:
-    """What can keep a controller or queue from making any pod."""
-    reading.run([
-        List(kinds.RESOURCE_QUOTA, namespace),
-        List(kinds.WORKLOAD, namespace),
-        List(kinds.EVENT, namespace, fields="type=Warning,reason=FailedCreate", settles=False),
-    ])  # fmt: skip
+def _absent_pods(reading: _Reading, namespace: str | None) -> list[str]:
+    """What can keep a controller or queue from making any pod; names of those that were refused."""
+    fields = "type=Warning,reason=FailedCreate"
+    refused = _views(
+        reading.read(List(kinds.EVENT, namespace, fields=fields, settles=False)), EventView
+    )
+    reading.run([List(kinds.RESOURCE_QUOTA, namespace), List(kinds.WORKLOAD, namespace)])
+    return [event.involved_object.name or "" for event in refused if event.involved_object]
 
 
 def _surroundings(reading: _Reading, pods: list[PodView]) -> tuple[list[NodeView], list[PodView]]:

@@ -248,6 +248,13 @@ def peers(pod: PodView) -> Iterator[Step]:
         yield List(kinds.POD, pod.metadata.namespace, settles=False, numbered=numbered[1])
 
 
+def is_of_job(pod: PodView, name: str) -> bool:
+    """Whether the pod belongs to a job of that name, whatever its kind."""
+    labels = pod.metadata.labels or {}
+    owner = pod.metadata.owner or ""
+    return name in (owner.partition("/")[2], *(labels.get(label) for label in _JOB_LABELS))
+
+
 def groups(pod: PodView) -> Iterator[Step]:
     """The gang or workload object that the pod is a member of."""
     labels, namespace = pod.metadata.labels or {}, pod.metadata.namespace
