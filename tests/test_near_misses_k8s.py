@@ -241,6 +241,37 @@ def device_turns_unhealthy(case: Case) -> None:
     devices["resources"][0]["health"] = "Unhealthy"
 
 
+def lost_one_not_held(case: Case) -> None:
+    for status in find(case, "Pod", "detector-a")["status"]["containerStatuses"]:
+        status.pop("allocatedResourcesStatus")
+
+
+def other_layout_failed(case: Case) -> None:
+    find(case, "Node", "mig-a")["metadata"]["labels"]["nvidia.com/mig.config"] = "all-3g.40gb"
+
+
+def other_product_selected(case: Case) -> None:
+    subject(case)["spec"]["nodeSelector"]["nvidia.com/gpu.product"] = "NVIDIA-H100-80GB-HBM3"
+
+
+def variable_fits(case: Case) -> None:
+    case["logs"] = {"serve/tpenv-0/vllm": "ValueError: no such model\n"}
+    subject(case)["spec"]["containers"][0]["env"][0]["value"] = "4"
+
+
+def ended_with_traceback(case: Case) -> None:
+    case["logs"] = {"phys/md-0/main": "ValueError: negative time step\n"}
+
+
+def no_claim_on_the_node(case: Case) -> None:
+    case["objects"] = [
+        obj
+        for obj in case["objects"]
+        if obj["kind"] not in ("ResourceClaim", "ResourceSlice")
+        and obj["metadata"]["name"] != "exp-0"
+    ]
+
+
 CHANGES: list[tuple[str, Callable[[Case], None], set[str], set[str]]] = [
     # case, change, roots that must be there, findings that must not be there (above info)
     ("01", restored_and_full, {"gpu-capacity-exhausted"}, {"driver-container-failing"}),
@@ -301,6 +332,22 @@ CHANGES: list[tuple[str, Callable[[Case], None], set[str], set[str]]] = [
     ("18", restarted_with_error, {"application-error"}, set()),
     ("18", image_gone, {"image-pull-failing"}, {"application-error"}),
     ("18", device_turns_unhealthy, {"gpu-unhealthy-shrinks-allocatable"}, set()),
+    (
+        "26",
+        lost_one_not_held,
+        {"gpu-unhealthy-shrinks-allocatable"},
+        {"gpu-lost-blocks-allocation"},
+    ),
+    ("27", other_layout_failed, {"mig-resource-name-mismatch"}, {"mig-config-failed"}),
+    (
+        "31",
+        other_product_selected,
+        {"node-selector-mismatch"},
+        {"node-selector-label-changed-by-sharing"},
+    ),
+    ("56", no_claim_on_the_node, {"gpu-memory-leak"}, {"dra-device-plugin-double-allocation"}),
+    ("67", variable_fits, {"application-error"}, {"tensor-parallel-exceeds-gpus"}),
+    ("80", ended_with_traceback, {"application-error"}, {"insufficient-evidence"}),
 ]
 
 

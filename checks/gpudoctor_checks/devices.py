@@ -421,9 +421,9 @@ def hugepages(situation: PodSituation) -> Iterator[Result]:
             yield finding(
                 "hugepages-missing",
                 short[0].subject,
-                f"The pod asks for {supply.number(wanted)} bytes of {resource}; "
-                f"{supply.names(short)} has less. Pages that were reserved after the kubelet "
-                "started are not seen until it restarts.",
+                f"The pod asks for {wanted / 2**20:.0f} MiB of {resource}; {supply.have(short)} "
+                "less. Pages that were reserved after the kubelet started are not seen until it "
+                "restarts.",
                 *supply.allocatable_evidence(short, resource, "bytes"),
                 supply.request_evidence(situation, resource),
                 _failure_evidence(situation),

@@ -294,7 +294,8 @@ def dra_pool_incomplete(situation: DraSituation) -> Iterator[Result]:
 
 
 def _pool_draft(situation: DraSituation, pool: Pool, told: bool) -> Draft:
-    stale = f"; {pool.older_slices} slices are of an older generation" if pool.older_slices else ""
+    older = pool.older_slices
+    stale = f" ({older} more of an older one, which do not count)" if older else ""
     counted = f"{len(pool.slices)} of {pool.wanted_slices} slices"
     failure = situation.failure
     return finding(
@@ -327,7 +328,7 @@ def dra_device_tainted(situation: DraSituation) -> Iterator[Result]:
     yield _tainted(
         situation,
         free,
-        f"{len(free)} devices that are free bear taints that the claim does not tolerate",
+        "Free, but with taints that the claim does not tolerate",
         (situation.failure.evidence,) if situation.failure else (),
         certainty=Certainty.LIKELY if situation.unevaluated else Certainty.CERTAIN,
         leans_on=("ResourceSlice", "ResourceClaim"),

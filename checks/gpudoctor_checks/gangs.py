@@ -435,7 +435,8 @@ def preempted(situation: QueueSituation) -> Iterator[Result]:
     yield finding(
         "preempted",
         subject,
-        f"{subject.namespace}/{subject.name} was put out: {by or evidence.value}",
+        f"{subject.namespace}/{subject.name} was ended to make room for others: "
+        f"{by or evidence.value}",
         evidence,
         values={"pod": f"{subject.namespace}/{subject.name}", "reason": by or "by the scheduler"},
         severity=Severity.WARNING if well else None,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpudoctor.checking import CheckSet, Result, finding
-from gpudoctor.facts.node.model import UNLIMITED, Process, WorkloadFacts
+from gpudoctor.facts.node.model import LOCK_TRIED, SHM, UNLIMITED, Process, WorkloadFacts
 from gpudoctor.report import Certainty, Evidence, Severity
 
 CHECKS = CheckSet()
 
 _MIB = 1 << 20
-_ENOUGH_MEMLOCK = 1 << 30
+_ENOUGH_MEMLOCK = LOCK_TRIED
 """NCCL and UCX pin some hundred MiB a process; from 1 GiB on a limit is a choice, not a default."""
 _NEARLY = 0.9
 _DEFAULT_SHM = 64 * _MIB
@@ -26,6 +26,11 @@ def amount(size: int) -> str:
 
 
 def _why_no_ipc_lock(process: Process) -> str:
+    if process.ipc_lock and process.lock_tried:
+        return (
+            "CAP_IPC_LOCK is in CapEff but not in force: the kernel refused to lock "
+            f"{amount(LOCK_TRIED)} ({process.lock_tried})."
+        )
     if process.ipc_lock is None:
         return "Whether CAP_IPC_LOCK is in force is not known."
     if process.own_user_namespace and process.effective and process.effective >> 14 & 1:
@@ -62,21 +67,31 @@ def _memlock_evidence(process: Process) -> Iterator[Evidence]:
     if process.effective is not None:
         value = f"{process.effective:016x}"
         yield Evidence(f"/proc/{process.pid}/status", "CapEff", value, f"uid {process.uid}")
+    if process.lock_tried:
+        tried = f"really tried for {amount(LOCK_TRIED)}"
+        yield Evidence("mlock2", None, process.lock_tried, tried)
 
 
 @CHECKS.check(WorkloadFacts)
 def memlock(facts: WorkloadFacts) -> Iterator[Result]:
-    """The process may lock too little memory for RDMA, and has no right to exceed the limit."""
+    """The process may lock too little memory for RDMA, and has no right to exceed the limit.
+
+    A real try decides where there was one; limit and capabilities say what to expect of it.
+    """
     process = facts.process
-    if process is None or process.memlock_soft in (None, UNLIMITED) or process.ipc_lock:
+    if process is None or process.memlock_soft in (None, UNLIMITED):
+        return
+    if process.ipc_lock and not process.lock_tried:
         return
     limit = process.memlock_soft
     assert limit is not None
     used_up = process.pinned is not None and process.pinned > limit * _NEARLY
+    if process.lock_tried == "" and (limit < _ENOUGH_MEMLOCK or not used_up):
+        return
     uses_rdma = _uses_rdma(facts)
     if uses_rdma is False or (limit >= _ENOUGH_MEMLOCK and not used_up):
         return
-    sure = uses_rdma and process.ipc_lock is False
+    sure = uses_rdma and (process.ipc_lock is False or process.lock_tried is not None)
     yield finding(
         "memlock-too-low",
         facts.subject,
@@ -92,20 +107,37 @@ def memlock(facts: WorkloadFacts) -> Iterator[Result]:
 
 @CHECKS.check(WorkloadFacts)
 def shm(facts: WorkloadFacts) -> Iterator[Result]:
-    """The shared memory has the runtime's default size in a container with several GPUs."""
+    """The shared memory is full, or has the runtime's default size in a container with GPUs."""
     process = facts.process
-    if process is None or process.shm_bytes is None or process.shm_bytes > _DEFAULT_SHM:
+    if process is None or process.shm_bytes is None:
         return
     gpus = None if facts.given is None else len(facts.given)
-    if gpus == 1 or (gpus is None and not facts.gpus and not facts.hcas):
+    if gpus is None and not facts.gpus and not facts.hcas:
         return
-    where = facts.subject.name
+    used = process.shm_used or 0
+    small = process.shm_bytes <= _DEFAULT_SHM
+    if used >= process.shm_bytes * _NEARLY:
+        detail = (
+            f"{amount(used)} of the {amount(process.shm_bytes)} at /dev/shm are in use: the next "
+            "segment fails with ENOSPC or SIGBUS. Segments that crashed processes left there "
+            "(nccl-*, torch_*, psm_*) are freed only by deleting them."
+        )
+    elif small and gpus != 1:
+        detail = (
+            f"The mount at /dev/shm holds {amount(process.shm_bytes)}, the runtime's default: "
+            "NCCL's shared-memory transport and data loader workers need more."
+        )
+    else:
+        return
     yield finding(
         "shm-too-small",
         facts.subject,
-        f"The mount at /dev/shm holds {amount(process.shm_bytes)}, the runtime's default: "
-        "NCCL's shared-memory transport and data loader workers need more.",
+        detail,
         Evidence(f"/proc/{process.pid}/mountinfo", "shm", f"size={process.shm_bytes}"),
-        values={"pod": where, "size": f"the default {amount(process.shm_bytes)}"},
+        *([] if process.shm_used is None else [Evidence("statvfs", SHM, f"{used} in use")]),
+        values={
+            "pod": facts.subject.name,
+            "size": f"the default {amount(process.shm_bytes)}",
+        },
         severity=Severity.WARNING,
     )

@@ -197,6 +197,7 @@ def _open_failed(own: OwnContainer, name: str, why: str | None) -> Draft:
         Evidence(f"{_DEV}/{name}", "open for reading and writing", why),
         values={"devices": name, "hosts": own.subject.name},
         blame=Blame.NODE,
+        fix="Start the pod on another node, and report this one.",
     )
 
 
@@ -284,13 +285,13 @@ def _why_not_locked(own: OwnContainer, evidence: tuple[Evidence, ...]) -> Iterat
         if non_root
         else "The container runs as root without capability IPC_LOCK, which lifts the limit.",
         *evidence,
-        values={"pod": own.subject.name, "container": "this one"},
+        values={"pod": own.subject.name, "container": own.subject.name},
     )
 
 
 @CHECKS.check(OwnContainer)
 def shared_memory(own: OwnContainer) -> Iterator[Result]:
-    """Allocating the declared shared memory was tried and refused, or the memory limit forbids."""
+    """Allocating the declared shared memory was tried and refused."""
     proof = own.proofs.shared
     if proof is None:
         if isinstance(own.gpus, NodeGpus) and _gpu_count(own.gpus) > 1:
@@ -307,18 +308,13 @@ def shared_memory(own: OwnContainer) -> Iterator[Result]:
         f"{limits.amount(proof.wanted)} of shared memory are needed: {said}.",
         _need("shm", limits.amount(proof.wanted)),
         Evidence(SHM, "to be had", limits.amount(proof.got), f"{proof.errno} {proof.note}".strip()),
-        values={"pod": own.subject.name},
+        values={"pod": own.subject.name, "size": "too small"},
     )
 
 
 def _shared_says(proof: Proof) -> str | None:
     if proof.errno == "ENOSPC":
         return f"{SHM} has {limits.amount(proof.got)} left"
-    if proof.errno == "EDQUOT":
-        return (
-            f"the container's memory limit leaves {limits.amount(max(proof.got, 0))}, and what is "
-            f"written to {SHM} counts against it"
-        )
     if proof.errno in ("ENOENT", "EACCES", "EPERM", "EROFS"):
         return f"{SHM} cannot be written ({proof.errno})"
     return None

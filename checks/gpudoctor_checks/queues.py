@@ -636,7 +636,7 @@ def admission_check_pending(situation: QueueSituation) -> Iterator[Result]:
         return
     name = waiting[0].name if waiting else "(see the condition Evicted)"
     said = "; ".join(f"{c.name} {c.state}: {c.message}".rstrip(": ") for c in waiting)
-    said = said or (evicted.message if evicted else "")
+    said = (said or (evicted.message if evicted else "")).rstrip(".")
     yield _draft(
         "admission-check-pending",
         situation,

@@ -219,11 +219,15 @@ def networks(situation: PodSituation) -> Iterator[Result]:
         name = (match["name"] or match["other"]) if match else None
         wanted = [f"{a.namespace}/{a.name}" for a in situation.attachments]
         shown = name or ", ".join(wanted) or "a network"
+        bare = shown.rpartition("/")[2]
+        elsewhere = [n.meta.short for n in situation.networks if n.meta.name == bare]
+        hint = f" One of that name is {', '.join(elsewhere[:2])}." if elsewhere else ""
         yield finding(
             "network-attachment-missing",
             pod.subject,
-            f"The pod's annotation names network {shown}, and no NetworkAttachmentDefinition of "
-            "that name exists there.",
+            f"The pod's annotation names network {shown}, and there is no "
+            "NetworkAttachmentDefinition of that name in the namespace that it means (the pod's "
+            f"own, {pod.meta.namespace}, unless it is written namespace/name).{hint}",
             Evidence(said.path, f"{said.reason} (x{said.count})", said.message),
             _annotation(situation),
             values={"pod": pod.meta.short, "network": shown},
@@ -245,9 +249,14 @@ def networks(situation: PodSituation) -> Iterator[Result]:
         )
 
 
+_PLUGIN = re.compile(r"plugin type=\"(?P<type>[^\"]+)\"")
+
+
 def _last_clause(message: str) -> str:
-    """The innermost error of a wrapped message, short enough for a title."""
-    return message.strip().rpartition(": ")[2][:80] or message[:80]
+    """The innermost plugin and error of a wrapped message, short enough for a title."""
+    clause = message.strip().rpartition(": ")[2].strip(" '\"")[:80] or message[:80]
+    named = _PLUGIN.findall(message)
+    return f"{named[-1]}: {clause}" if named else clause
 
 
 def _annotation(situation: PodSituation) -> Evidence:

@@ -188,7 +188,7 @@ def no_gpu_node(situation: PodSituation) -> Iterator[Result]:
         return  # the input lacks the nodes; the cluster may have them
     for resource in supply.gpu_requests(situation):
         if resources.is_accounting(resource) or any(
-            supply.has_hardware(fit.node, resource) or supply.offers_vendor(fit.node, resource)
+            supply.has_hardware(fit.node, resource) or supply.knows_vendor(fit.node, resource)
             for fit in situation.fits
         ):
             continue
@@ -228,7 +228,7 @@ def other_resources(situation: PodSituation) -> Iterator[Result]:
     yield finding(
         "non-gpu-resource-exhausted",
         situation.subject,
-        f"{supply.names(nodes)} has the pod's GPUs free, but too little {', '.join(lacking)}."
+        f"{supply.have(nodes)} the pod's GPUs free, but too little {', '.join(lacking)}."
         f"{_missing_note(situation)}",
         *(
             Evidence(
@@ -325,7 +325,7 @@ def _taints(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Result
     yield finding(
         "missing-toleration",
         situation.subject,
-        f"{supply.names(nodes)} has what the pod asks for and the taint {named}, which the pod "
+        f"{supply.have(nodes)} what the pod asks for and the taint {named}, which the pod "
         f"has no toleration for.{_missing_note(situation)}",
         *(
             Evidence(fit.node.meta.path, "spec.taints", ", ".join(map(str, fit.untolerated)))
@@ -392,7 +392,7 @@ def _not_ready(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Res
     yield finding(
         "node-not-ready",
         nodes[0].subject,
-        f"{supply.names(nodes)} has the pod's GPUs; the node controller has tainted it: {taints}.",
+        f"{supply.have(nodes)} the pod's GPUs; the node controller has set the taint {taints}.",
         *(
             Evidence(node.meta.path, "status.conditions[Ready]", _ready(node))
             for node in nodes[:_SHOWN]
@@ -420,8 +420,8 @@ def _cordons(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Resul
     yield finding(
         "node-cordoned",
         nodes[0].subject,
-        f"{supply.names(nodes)} has the pod's GPUs and takes no new pods, because somebody or "
-        f"something cordoned it.{_missing_note(situation)}",
+        f"{supply.have(nodes)} the pod's GPUs, but no new pods are let in: somebody or something "
+        f"cordoned the node{'s' if len(nodes) > 1 else ''}.{_missing_note(situation)}",
         *(
             Evidence(node.meta.path, "spec.unschedulable", "true", _cordoned_by(node))
             for node in nodes[:_SHOWN]
@@ -462,7 +462,7 @@ def scheduler_knows(situation: PodSituation) -> Iterator[Result]:
             continue
         seen.add(name)
         nodes = [fit.node for fit in open_nodes]
-        where = f" {supply.names(nodes)} has the GPUs free." if nodes and gpus else ""
+        where = f" {supply.have(nodes)} the GPUs free." if nodes and gpus else ""
         yield finding(
             name,
             situation.subject,

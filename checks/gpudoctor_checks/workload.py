@@ -84,7 +84,8 @@ def shm_too_small(situation: PodSituation) -> Iterator[Result]:
                 "shm-too-small",
                 pod.subject,
                 f"Container {container.name} has {gpus} GPUs and the default {SHM} of "
-                f"{_DEFAULT_SHM}. Nothing in its log shows that it ran out.",
+                f"{_DEFAULT_SHM}."
+                + (" Nothing in its log shows that it ran out." if situation.has_log else ""),
                 Evidence(pod.meta.path, f"spec.volumes, volumeMounts [{SHM}]", "not mounted"),
                 values={"pod": pod.meta.short, "size": f"the default {_DEFAULT_SHM}"},
                 severity=Severity.INFO,
@@ -239,15 +240,16 @@ def tensor_parallel(situation: PodSituation) -> Iterator[Result]:
         lines = situation.lines_of("tensor-parallel")
         fails = any(t.kind in ("crash", "exit") for t in troubles(pod))
         asked = max(wanted, local)
+        sizes = [written for name, written in flags.flags.items() if name != "memory"]
         yield finding(
             "tensor-parallel-exceeds-gpus",
             pod.subject,
             f"Container {container.name} is told to use {asked} GPUs ("
-            f"{', '.join(flags.flags.values())}) and the pod has {have}"
+            f"{', '.join(sizes)}) and the pod has {have}"
             + (f" in a group of {group}." if group > 1 else "."),
             *(
                 Evidence(pod.meta.path, f"spec.containers[{container.name}]", written)
-                for written in flags.flags.values()
+                for written in sizes
             ),
             *(supply.request_evidence(situation, name) for name in supply.gpu_requests(situation)),
             *(line.evidence for line in lines[-1:]),
@@ -410,7 +412,7 @@ def _asks_rdma(pod: Pod) -> bool:
     return any(resources.is_rdma(name) and amount > 0 for name, amount in pod.requests.items())
 
 
-def _may_have_rdma(pod: Pod) -> bool:
+def may_have_rdma(pod: Pod) -> bool:
     """Whether the pod gets RDMA devices by resource, host path or privilege, or may by claim."""
     if _asks_rdma(pod):
         return True
@@ -424,7 +426,7 @@ def _may_have_rdma(pod: Pod) -> bool:
 def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
     """One pod of several with GPUs runs on a node that offers RDMA, and asks for none."""
     pod, node = situation.pod, situation.node
-    if not _asks_gpus(pod) or _may_have_rdma(pod) or pod.is_terminal:
+    if not _asks_gpus(pod) or may_have_rdma(pod) or pod.is_terminal:
         return
     used = _networks_used(situation)
     on_sockets = bool(used) and all(network == "Socket" for _, network, _ in used)
@@ -462,7 +464,7 @@ def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
         Evidence(pod.meta.path, "spec.containers[*].resources", f"no {resource}"),
         *supply.allocatable_evidence([node], resource, "offered, and not asked for"),
         *(Evidence(peer.meta.path, "spec.nodeName", peer.node) for peer in situation.peers[:1]),
-        values={"pod": pod.meta.short, "resource": resource},
+        values={"pod": pod.meta.short, "resource": resource, "reason": "its node offers"},
         severity=None if harmed else Severity.INFO,
         certainty=Certainty.CERTAIN if harmed else Certainty.POSSIBLE,
         related=(node.subject,),
@@ -526,12 +528,14 @@ def _memlock_finding(
     else:
         name, said = "missing-ipc-lock", "runs as root without capability IPC_LOCK"
     effect = " (it has the capability, which does not take effect for it)" if has_lock else ""
-    harm = "RDMA memory registration failed" if lines else "No failure is in its log"
+    harm = " No failure is in its log." if situation.has_log else ""
+    if lines:
+        harm = " RDMA memory registration failed."
     return finding(
         name,
         pod.subject,
         f"Container {container.name} uses RDMA and {said}{effect}: the runtime's limit on locked "
-        f"memory applies. {harm}.",
+        f"memory applies.{harm}",
         *(line.evidence for line in lines[-1:]),
         Evidence(pod.meta.path, f"{where}.capabilities.add", capabilities),
         Evidence(

@@ -606,7 +606,7 @@ class TestHugepages:
             "Node/gpu-1 status.allocatable[hugepages-2Mi] no such key",
             "Pod/team/train-0 spec.containers[main].resources.limits[hugepages-2Mi] 1073741824",
         ]
-        assert "asks for 1073741824 bytes of hugepages-2Mi; gpu-1 has less" in found.detail
+        assert "asks for 1024 MiB of hugepages-2Mi; gpu-1 has less" in found.detail
 
     @pytest.mark.parametrize(
         ("wanted", "offered", "in_use", "expected"),

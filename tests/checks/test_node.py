@@ -151,6 +151,49 @@ class TestMemlock:
         full = process(memlock=str(64 << 30), VmPin=f"{63 << 20} kB")
         assert loud(rails(1) | full) == {"memlock-too-low"}
 
+    @pytest.mark.parametrize("refusal", ["ENOMEM", "EPERM"])
+    def test_a_real_try_decides_against_what_the_capabilities_promise(self, refusal: str) -> None:
+        tree = rails(1) | process(memlock="65536", caps="00000000a80465fb") | same_rights()
+        assert loud(tree | {"lock:1073741824": refusal}) == {"memlock-too-low"}
+        (found,) = report(tree | {"lock:1073741824": refusal}).findings
+        assert "in CapEff but not in force" in found.detail
+        assert found.certainty == "certain"
+
+    def test_a_real_try_that_succeeds_clears_it(self) -> None:
+        tree = rails(1) | process(memlock="65536") | same_rights()
+        assert loud(tree | {"lock:1073741824": ""}) == set()
+
+    def test_a_try_under_other_rights_says_nothing_of_the_workload(self) -> None:
+        tree = rails(1) | process(memlock="65536") | {"lock:1073741824": ""}
+        assert loud(tree) == {"memlock-too-low"}
+
+
+def same_rights() -> Tree:
+    """Our own process, as `kubectl exec` starts it: what process 1 has, we have."""
+    return {
+        "/proc/self/limits": "Max locked memory         65536   65536   bytes\n",
+        "/proc/self/status": "CapEff:\t00000000a80465fb\n",
+        "/proc/1/status": "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80465fb\nCapBnd:\t0\n",
+    }
+
+
+def test_shared_memory_that_is_full() -> None:
+    line = "9 8 0:1 / /dev/shm rw,nosuid - tmpfs shm rw,size=16g,inode64\n"
+    tree = gpu() | {"/proc/1/mountinfo": line} | process()
+    size = 16 << 30
+    full = report(tree | {"space:/dev/shm": {"size": size, "free": size // 50}})
+    assert full.roots == ("shm-too-small",)
+    assert "15.7 GiB of the 16 GiB" in full.findings[0].detail
+    assert full.facts["host"]["shm_used_bytes"] == size - size // 50
+    assert loud(tree | {"space:/dev/shm": {"size": size, "free": size // 5}}) == set()
+    assert loud({key: value for key, value in tree.items() if PCI not in key}) == set()
+
+
+def test_huge_pages_are_told() -> None:
+    folder = "/sys/kernel/mm/hugepages/hugepages-2048kB"
+    tree = {f"{folder}/nr_hugepages": "5128\n", f"{folder}/free_hugepages": "128\n"}
+    assert report(tree).facts["host"]["hugepages"] == {"2097152": {"total": 5128, "free": 128}}
+
 
 def test_shared_memory_of_the_runtime() -> None:
     line = "9 8 0:1 / /dev/shm rw,nosuid - tmpfs shm rw,size={},inode64\n"

@@ -38,6 +38,8 @@ class TestCapacity:
         assert shown(found).splitlines() == [
             "Node/gpu-1 allocatable minus bound pods [nvidia.com/gpu] 8 - 7 = 1 free",
             "Node/gpu-2 allocatable minus bound pods [nvidia.com/gpu] 8 - 8 = 0 free",
+            "Pod/other/holder-gpu-2 requests[nvidia.com/gpu] 8 on gpu-2",
+            "Pod/other/holder-gpu-1 requests[nvidia.com/gpu] 7 on gpu-1",
             "Pod/team/train-0 spec.containers[main].resources.limits[nvidia.com/gpu] 2",
             f"Pod/team/train-0 status.conditions[PodScheduled] Unschedulable {NO_GPU}",
         ]
@@ -306,7 +308,7 @@ class TestSelectors:
             "Node/gpu-2 metadata.labels[pool] no such label",
             f"Pod/team/train-0 status.conditions[PodScheduled] Unschedulable {message}",
         ]
-        assert "The pod wants nodes with pool=gold. No node with its GPUs has that." in (
+        assert "The pod wants nodes with pool=gold. No node with its GPUs free has that." in (
             found.detail
         )
 

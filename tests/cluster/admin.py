@@ -21,7 +21,9 @@ WAIT_SECONDS = 30.0
 _TIMEOUT_SECONDS = 30.0
 
 _NAMESPACED = {
+    "ConfigMap": "configmaps",
     "DaemonSet": "daemonsets",
+    "Deployment": "deployments",
     "Event": "events",
     "Job": "jobs",
     "LimitRange": "limitranges",
@@ -33,6 +35,7 @@ _NAMESPACED = {
     "Role": "roles",
     "RoleBinding": "rolebindings",
     "ServiceAccount": "serviceaccounts",
+    "StatefulSet": "statefulsets",
 }
 _CLUSTER_WIDE = {
     "ClusterRole": "clusterroles",
@@ -47,6 +50,8 @@ _CLUSTER_WIDE = {
     "RuntimeClass": "runtimeclasses",
     "StorageClass": "storageclasses",
     "SubjectAccessReview": "subjectaccessreviews",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 
 
@@ -71,6 +76,11 @@ class Admin:
         if "status" in manifest:
             created = self.set_status(created, manifest["status"])
         return created
+
+    def try_create(self, manifest: JSON) -> requests.Response:
+        """What the server would answer to the creation, by a dry run: nothing is kept."""
+        path = f"{_collection(manifest)}?dryRun=All"
+        return self._request("POST", path, manifest, "json")
 
     def set_status(self, manifest: JSON, status: JSON) -> JSON:
         """Merge this into the object's status, as its kubelet or controller would."""

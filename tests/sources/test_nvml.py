@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,41 +22,19 @@ from gpudoctor.facts.node.gpu_reader import read_gpus
 from gpudoctor.facts.node.versions import CudaVersion, DriverVersion
 from gpudoctor.report import Unknown
 from gpudoctor.sources.nvml import NvmlSource
+from tests import nvml_library
 
-SOURCE = Path(__file__).parent.parent / "data" / "fake_nvml.c"
-COMPILER = shutil.which("cc") or shutil.which("gcc")
-HEADERS = importlib.util.find_spec("nvidia")
 PLENTY_S = 30.0
 SHORT_S = 1.5
 
 Build = Callable[..., str]
-
-pytestmark = [
-    pytest.mark.skipif(COMPILER is None, reason="no C compiler"),
-    pytest.mark.skipif(HEADERS is None, reason="nvidia-nvml-dev is not installed"),
-]
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Build:
     """Return a function that compiles a library for a script and returns its path."""
 
-    def build(script: str = "", *defines: str) -> str:
-        assert COMPILER is not None
-        assert HEADERS is not None
-        target = tmp_path / "libnvidia-ml.so.1"
-        includes = [
-            f"-I{folder}/cu13/include" for folder in HEADERS.submodule_search_locations or ()
-        ]
-        subprocess.run(
-            [COMPILER, "-O1", "-shared", "-fPIC", *includes, "-Wno-deprecated-declarations",
-             "-Wl,-soname,libnvidia-ml.so.1", f'-DSCRIPT="{script}"', *defines,
-             "-o", str(target), str(SOURCE)],
-            check=True,
-        )  # fmt: skip
-        return str(target)
-
-    return build
+    return lambda script="", *defines: nvml_library.build(tmp_path, script, *defines)
 
 
 def read(library: str, deadline_s: float = PLENTY_S) -> NodeGpus:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What the command line asks about; at most one of the first five is set."""
+    """What the command line asks about; at most one of them but `namespace` is set."""
 
     pod: str | None
     selector: str | None
@@ -31,11 +31,12 @@ class Target(msgspec.Struct, frozen=True):
     node: str | None
     job: str | None
     namespace: str | None
+    lint: str | None = None
 
     def __post_init__(self) -> None:
-        chosen = [self.pod, self.selector, self.all_pods, self.node, self.job]
+        chosen = [self.pod, self.selector, self.all_pods, self.node, self.job, self.lint]
         if sum(map(bool, chosen)) > 1:
-            raise click.UsageError("say one of --pod, -l, -A, --node and --job")
+            raise click.UsageError("say one of --pod, -l, -A, --node, --job and --lint")
 
     @property
     def is_host(self) -> bool:
@@ -49,6 +50,9 @@ class Target(msgspec.Struct, frozen=True):
 @click.option("-A", "all_pods", is_flag=True, help="All GPU pods that are not well.")
 @click.option("--node", metavar="NAME", help="This node.")
 @click.option("--job", metavar="KIND/NAME", help="The pods of this job, JobSet, RayCluster, …")
+@click.option(
+    "--lint", metavar="FILE", help="The pod templates of this manifest, before it is applied."
+)
 @click.option("-n", "--namespace", help="The namespace to look in.")
 @click.option(
     "--from",
@@ -75,6 +79,7 @@ def command(
     all_pods: bool,
     node: str | None,
     job: str | None,
+    lint: str | None,
     namespace: str | None,
     sources: tuple[str, ...],
     context: str | None,
@@ -88,12 +93,16 @@ def command(
 ) -> None:
     """Say what is wrong with a pod, a node or this host, and why.
 
-    Without --pod, -l, -A, --node or --job it is about this host and container.
+    Without --pod, -l, -A, --node, --job or --lint it is about this host and container.
     """
-    target = Target(pod, selector, all_pods, node, job, namespace)
+    target = Target(pod, selector, all_pods, node, job, namespace, lint)
     checks = registry.load()
     selected = _selection(checks, select, ignore)
-    if sources:
+    if lint:
+        from gpudoctor.readings import manifests  # imported late: only this needs them
+
+        reading = manifests.read(lint)
+    elif sources:
         reading = _read(recorded.load(sources), target)
     elif target.is_host:
         from gpudoctor.readings import host  # imported late: a pod needs none of it

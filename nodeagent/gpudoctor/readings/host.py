@@ -8,25 +8,41 @@ from typing import Any
 
 import msgspec
 
-from gpudoctor.facts.node import containers, cpulist, machine
+from gpudoctor.facts.node import allotments, containers, cpulist, machine
+from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_reader import parse_gpus
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.readings import Reading
 from gpudoctor.report import ReportSubject, Subject, Unknown
+from gpudoctor.sources import pod_resources
 from gpudoctor.sources.bundle import Bundle, HostRecording
-from gpudoctor.sources.host import Host
+from gpudoctor.sources.child import Answer
+from gpudoctor.sources.host import Host, names
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
-from gpudoctor.sources.nvml import NvmlAnswer, read_nvml
+from gpudoctor.sources.nvml import read_nvml
 
 LOCAL = "local"
 _NVML, _NVML_LATE = "nvml", "nvml, killed"
 _NVML_DEADLINE_S = 5.0
+_KUBELET = "pod-resources"
+_KUBELET_DEADLINE_S = 5.0
 PROGRAMS = ("nvidia-smi topo -m",)
 """The only program that a live check starts, where there are GPUs: sysfs does not show NVLink."""
+
+
+class Services(msgspec.Struct, frozen=True):
+    """What is asked of the live host beyond its files; `root` is where its root is mounted."""
+
+    root: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the host is the one that we run on, with its driver's library."""
+        return not self.root
 
 
 def read_recorded(bundle: Bundle) -> Reading:
@@ -57,7 +73,7 @@ def _recorded(name: str, recording: HostRecording, bundle: Bundle) -> Reading:
 def read_live(host_root: str | None = None) -> Reading:
     """Read this host or container, or the host whose root is mounted at `host_root`."""
     with LiveHost(host_root, programs=PROGRAMS) as live:
-        return read(Recorder(live), LOCAL, now(), ask_nvml=host_root is None)
+        return read(Recorder(live), LOCAL, now(), services=Services(host_root or ""))
 
 
 def now() -> str:
@@ -71,23 +87,59 @@ def read(
     observed_at: str | None,
     later: Host | None = None,
     *,
-    ask_nvml: bool = False,
+    services: Services | None = None,
 ) -> Reading:
     """Read a host and the containers on it through a recorder.
 
     The recorder also knows what hung and what was refused. `later` is a second observation, for
-    the growth of counters. `ask_nvml` asks the driver too, where there are GPUs.
+    the growth of counters. `services` are asked where their files show that they are there.
     """
     subject = Subject("Host" if name == LOCAL else "Node", name)
     facts = machine.read(recorder, subject, later)
+    given_out = _given_out(recorder, services)
+    found = containers.find(recorder, given_out if isinstance(given_out, tuple) else ())
     children = tuple(
         _container(container, workload, observed_at)
-        for container in containers.find(recorder)
+        for container in found
         if (workload := containers.workload(recorder, container, facts)) is not None
     )
     facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
-    nvml = _nvml(recorder, subject, ask=ask_nvml and bool(facts.gpus))
-    return _host(facts, nvml, children, observed_at)
+    ask_nvml = services is not None and services.is_here and bool(facts.gpus)
+    nvml = _nvml(recorder, subject, ask=ask_nvml)
+    reading = _host(facts, nvml, children, observed_at)
+    if isinstance(given_out, Unknown):
+        return msgspec.structs.replace(reading, unknown=(*reading.unknown, given_out))
+    if given_out is None:
+        return reading
+    running = None
+    if allotments.names_by_id(recorder) is not None:
+        running = {one.allotment.names for one in found if one.allotment is not None}
+    published = reading.published | {"kubelet": _told(given_out, running)}
+    return msgspec.structs.replace(reading, published=published)
+
+
+def _given_out(
+    recorder: Recorder, services: Services | None
+) -> tuple[Allotment, ...] | Unknown | None:
+    """Return what the kubelet gave to containers, live or recorded; None if there is none."""
+    if services is None:
+        printed = recorder.run([_KUBELET])
+        return allotments.parse(printed) if isinstance(printed, str) else None
+    if pod_resources.NAME not in names(recorder, pod_resources.FOLDER):
+        return None
+    answer = pod_resources.read_pod_resources(_KUBELET_DEADLINE_S, services.root)
+    recorder.note(_KUBELET, answer)
+    return allotments.parse(answer)
+
+
+def _told(given_out: tuple[Allotment, ...], running: set[Names] | None) -> list[dict[str, Any]]:
+    """Return the kubelet's whole list; None of `running` where containers cannot be tied to it."""
+    return [
+        msgspec.to_builtins(one.names)
+        | {"running": None if running is None else one.names in running}
+        | allotments.published(one)
+        for one in given_out
+    ]
 
 
 def _nvml(recorder: Recorder, subject: Subject, *, ask: bool) -> NodeGpus | Unknown | None:
@@ -101,7 +153,7 @@ def _nvml(recorder: Recorder, subject: Subject, *, ask: bool) -> NodeGpus | Unkn
     for key in (_NVML, _NVML_LATE):
         printed = recorder.run([key])
         if isinstance(printed, str):
-            return parse_gpus(NvmlAnswer(printed, key == _NVML), subject)
+            return parse_gpus(Answer(printed, key == _NVML), subject)
     return None
 
 
@@ -140,6 +192,7 @@ def _container(container: Container, workload: WorkloadFacts, observed_at: str |
             "container": {
                 "id": container.container_id,
                 "pod_uid": container.pod_uid,
+                **_names(container),
                 "pid": int(container.pid),
                 "gpus": None if workload.given is None else list(workload.given),
                 "rdma_devices": [
@@ -155,6 +208,16 @@ def _container(container: Container, workload: WorkloadFacts, observed_at: str |
         unknown=tuple(unknown),
         needed_unknown=bool(unknown),
     )
+
+
+def _names(container: Container) -> dict[str, Any]:
+    """Return what Kubernetes calls a container and what it was given, where that is known."""
+    if container.allotment is None:
+        return {}
+    return {
+        **msgspec.to_builtins(container.allotment.names),
+        "allotted": allotments.published(container.allotment),
+    }
 
 
 def _unknown(facts: NodeFacts) -> list[Unknown]:
@@ -180,7 +243,9 @@ def process_facts(facts: WorkloadFacts) -> dict[str, Any]:
         "cpus": None if cpus is None else cpulist.render(cpus),
         "memlock_soft_bytes": process.memlock_soft if process is not None else None,
         "cap_ipc_lock": process.ipc_lock if process is not None else None,
+        "lock_tried": process.lock_tried if process is not None else None,
         "shm_bytes": process.shm_bytes if process is not None else None,
+        "shm_used_bytes": process.shm_used if process is not None else None,
     }
 
 
@@ -205,4 +270,7 @@ def published_facts(facts: NodeFacts) -> dict[str, Any]:
         "dma_buf": facts.gpudirect.dma_buf,
         "peermem_loaded": facts.gpudirect.peermem_loaded,
         "virtual": facts.virtual,
+        "hugepages": {
+            str(pages.size): {"total": pages.total, "free": pages.free} for pages in facts.hugepages
+        },
     }

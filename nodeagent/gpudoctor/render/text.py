@@ -42,7 +42,7 @@ _WITHOUT_FINDING = {
     Verdict.UNKNOWN: "Cannot tell: nothing wrong was found, but a fact that is needed is unknown.",
 }
 _CERTAINTY = {
-    Certainty.LIKELY: "likely: it leans on something that was not read",
+    Certainty.LIKELY: "likely: inferred, or part of what would prove it was not read",
     Certainty.POSSIBLE: "possible: one of several explanations",
 }
 _WHO = {

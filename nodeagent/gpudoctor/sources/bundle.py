@@ -42,6 +42,9 @@ class Scope(msgspec.Struct, frozen=True):
 class HostRecording(msgspec.Struct, frozen=True):
     """One host's files and command outputs, keyed by absolute path or `cmd:<command line>`.
 
+    Beside these stand `space:<path>` {"size": bytes, "free": bytes} of a file system, and
+    `lock:<bytes>`, the errno of a try to lock memory ("" for success).
+
     A value is text, or one of {"link": target}, {"errno": NAME}, {"char": [major, minor], …},
     {"b64": base64}, {"dir": [names]}. `tree_later` is a second observation of some of them.
     """

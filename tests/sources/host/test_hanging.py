@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from gpudoctor import readings, registry
 from gpudoctor.readings import host as hosts
@@ -19,16 +15,17 @@ from gpudoctor.sources import host
 from gpudoctor.sources.host import TIMED_OUT, Missing
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
+from tests import parts
 
 SCRIPT = Path(__file__).with_name("hanging_fs.py")
 
 
 @contextlib.contextmanager
 def mounted(tmp_path: Path, directory: str) -> Iterator[Path]:
-    if importlib.util.find_spec("mfusepy") is None or shutil.which("fusermount3") is None:
-        pytest.skip("needs mfusepy and Debian's fuse3")
+    parts.module("mfusepy")
+    parts.program("fusermount3", "fuse3")
     if not os.access("/dev/fuse", os.W_OK):
-        pytest.skip("needs /dev/fuse")
+        parts.missing("/dev/fuse")
     point = tmp_path / "mount"
     point.mkdir()
     server = subprocess.Popen([sys.executable, str(SCRIPT), str(point), directory])

@@ -14,6 +14,7 @@ import pytest
 from gpudoctor.sources import host as hosts
 from gpudoctor.sources.host import TIMED_OUT, DeviceNode, Listing, Missing
 from gpudoctor.sources.host.live import LiveHost, area
+from tests import parts
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
@@ -125,7 +126,7 @@ def frozen(pid: int) -> Iterator[None]:
     try:
         group.mkdir()
     except OSError as error:
-        pytest.skip(f"needs the cgroup v1 freezer, as root: {error}")
+        parts.missing(f"the cgroup v1 freezer, as root: {error}")
     try:
         (group / "cgroup.procs").write_text(str(pid))
         (group / "freezer.state").write_text("FROZEN")
@@ -174,7 +175,7 @@ def test_a_device_that_the_cgroup_forbids_is_told_from_one_that_opens(tmp_path: 
     try:
         os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(1, 3))
     except PermissionError:
-        pytest.skip("needs to make a device node, as root")
+        parts.missing("the right to make a device node (root)")
     with LiveHost(str(tmp_path)) as host:
         found = host.device("/dev/infiniband/uverbs0")
     assert isinstance(found, DeviceNode)

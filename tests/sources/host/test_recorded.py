@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor.sources import host as hosts
-from gpudoctor.sources.host import UNREAD, DeviceNode, Listing, Missing
+from gpudoctor.sources.host import UNREAD, DeviceNode, Listing, Missing, Space
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
@@ -26,6 +26,9 @@ TREE: dict[str, Any] = {
     "/loop/a": {"link": "b"},
     "/loop/b": {"link": "a"},
     "cmd:uname -r": "6.8.0\n",
+    "space:/dev/shm": {"size": 64, "free": 1},
+    "space:/broken": {"size": "x"},
+    "lock:4096": "ENOMEM",
 }
 
 
@@ -59,6 +62,11 @@ def test_listings() -> None:
 
 def test_devices_and_bytes() -> None:
     host = RecordedHost(TREE)
+    assert host.space("/dev/shm") == Space(64, 1)
+    assert host.space("/broken") == Missing("EIO", "the recording holds a broken size")
+    assert host.space("/other") == Missing(UNREAD)
+    assert host.try_lock(4096) == "ENOMEM"
+    assert host.try_lock(8192) == Missing(UNREAD)
     assert host.device("/dev/infiniband/uverbs0") == DeviceNode(231, 192, 0o666, 0, 0)
     assert host.device("/etc/blob") == Missing("ENODEV", "not a character device")
     assert host.read_bytes("/etc/blob") == b"\x00\xff"
@@ -68,12 +76,14 @@ def test_a_recording_of_this_machine_answers_the_same() -> None:
     paths = ["/proc/version", "/sys/class/net", "/proc/self", "/dev/null", "/no/such", "/proc/1/io"]
     with LiveHost() as live:
         recorder = Recorder(live)
+        measured = recorder.space("/dev/shm"), recorder.try_lock(4096)
         seen = [
             (recorder.read_bytes(path), recorder.listing(path + "/"), recorder.device(path))
             for path in paths
         ]
         links = [recorder.target("/sys/class/net/lo")]
     replay = RecordedHost(recorder.tree)
+    assert measured == (replay.space("/dev/shm"), replay.try_lock(4096))
     assert links == [replay.target("/sys/class/net/lo")]
     for path, (content, _, device) in zip(paths, seen, strict=True):
         if isinstance(content, bytes):

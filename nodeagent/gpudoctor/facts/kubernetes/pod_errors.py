@@ -34,6 +34,8 @@ _FAILURE_REASONS = frozenset(
         "Unhealthy",
     }
 )
+# What these say is overcome as soon as a container has started, ready or not.
+_BEFORE_START = frozenset({"FailedCreatePodSandBox", "FailedMount"})
 _MAX_LOG_LINES = 200_000
 
 
@@ -102,6 +104,8 @@ def _quotes(situation: PodSituation) -> Iterator[Evidence]:
         if trouble.message:
             yield Evidence(pod.meta.path, f"{trouble.field} ({trouble.reason})", trouble.message)
     running = all(status.ready for status in pod.statuses) and bool(pod.statuses)
+    started = any(status.state.kind in ("running", "terminated") for status in pod.statuses)
+    holding = _FAILURE_REASONS - _BEFORE_START if started else _FAILURE_REASONS
     for event in situation.events:
-        if event.type == "Warning" and event.reason in _FAILURE_REASONS and not running:
+        if event.type == "Warning" and event.reason in holding and not running:
             yield Evidence(event.path, f"{event.reason} (x{event.count})", event.message)

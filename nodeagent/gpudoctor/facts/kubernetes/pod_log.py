@@ -66,6 +66,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         r"|more than one MIG device type present on node"
         r"|not supported with MPS"
     ),
+    "plugin-start": re.compile(r"error starting plugins: (?P<why>.+)"),
     "rdma-pool-empty": re.compile(
         r"no devices in device pool, creating empty resource server for (?P<resource>\S+)"
     ),

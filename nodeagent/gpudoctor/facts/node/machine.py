@@ -44,6 +44,7 @@ def read(host: Host, subject: Subject, later: Host | None = None) -> NodeFacts:
         virtual=acs.is_virtual(host),
         driver_gpus=pci.driver_gpus(host),
         models=pci.models(host),
+        hugepages=process.huge_pages(host),
         in_container=process.in_container(host),
         topology=_topology(host, subject, gpus, hcas or (), by_address, nodes, listed=whole),
     )

@@ -12,6 +12,9 @@ from gpudoctor.report import Subject
 
 NVIDIA, MELLANOX, AMAZON = 0x10DE, 0x15B3, 0x1D0F
 UNLIMITED = -1
+SHM = "/dev/shm"  # noqa: S108 - the path that is judged
+LOCK_TRIED = 1 << 30
+"""Bytes of the try to lock memory: what the memlock rule takes to be enough for NCCL."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -142,7 +145,11 @@ class VerbsNode(msgspec.Struct, frozen=True):
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """The workload's process. Limits in bytes, `UNLIMITED` for none; capabilities as bit masks."""
+    """The workload's process. Limits in bytes, `UNLIMITED` for none; capabilities as bit masks.
+
+    `lock_tried` is the errno of really locking `LOCK_TRIED` bytes under the same limits and
+    capabilities, "" for success, None where nobody tried. `shm_used` are the bytes in /dev/shm.
+    """
 
     pid: str
     memlock_soft: int | None = None
@@ -154,7 +161,9 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     own_user_namespace: bool | None = None
     cpus: frozenset[int] | None = None
     memory_nodes: frozenset[int] | None = None
+    lock_tried: str | None = None
     shm_bytes: int | None = None
+    shm_used: int | None = None
     environment: dict[str, str] | None = None
 
     @property
@@ -163,6 +172,14 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         if self.effective is None:
             return None
         return bool(self.effective >> 14 & 1) and self.own_user_namespace is not True
+
+
+class HugePages(msgspec.Struct, frozen=True):
+    """The reserved pages of one size on the whole machine: `size` in bytes, the others counts."""
+
+    size: int
+    total: int
+    free: int
 
 
 class NumaNode(msgspec.Struct, frozen=True):
@@ -270,5 +287,6 @@ class NodeFacts(WorkloadFacts, frozen=True, kw_only=True):
     virtual: bool | None = None
     driver_gpus: tuple[str, ...] | None = None
     models: dict[str, str] | None = None
+    hugepages: tuple[HugePages, ...] = ()
     stuck: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()

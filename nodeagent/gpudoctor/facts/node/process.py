@@ -9,14 +9,22 @@ from __future__ import annotations
 import re
 
 from gpudoctor.facts.node import cpulist
-from gpudoctor.facts.node.model import UNLIMITED, NumaNode, Process
-from gpudoctor.sources.host import Host, Missing, environment, names, text
+from gpudoctor.facts.node.model import (
+    LOCK_TRIED,
+    SHM,
+    UNLIMITED,
+    HugePages,
+    NumaNode,
+    Process,
+)
+from gpudoctor.sources.host import Host, Missing, Space, environment, names, number, text
 
 _MEMLOCK = re.compile(r"^Max locked memory\s+(unlimited|\d+)\s+(unlimited|\d+)", re.MULTILINE)
 _STATUS = re.compile(r"^(\w+):[ \t]*(.*?)\s*$", re.MULTILINE)
 _SIZE = re.compile(r"(?:^|,)size=(\d+)([kmg%]?)")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _WHOLE_MAP = ["0", "0", "4294967295"]
+_HUGE = "/sys/kernel/mm/hugepages"
 _INITS = ("systemd", "init", "launchd")
 
 
@@ -47,6 +55,7 @@ def read_process(host: Host, pid: str) -> Process:
     limits = _MEMLOCK.search(text(host, f"{folder}/limits") or "")
     uid = status.get("Uid", "").split()
     mapping = text(host, f"{folder}/uid_map")
+    shm, shm_used = _shm(host, pid)
     return Process(
         pid=pid,
         memlock_soft=_limit(limits[1]) if limits else None,
@@ -58,7 +67,9 @@ def read_process(host: Host, pid: str) -> Process:
         own_user_namespace=None if mapping is None else mapping.split() != _WHOLE_MAP,
         cpus=_cpus(host, status.get("Cpus_allowed_list")),
         memory_nodes=_set(status.get("Mems_allowed_list")),
-        shm_bytes=_shm(host, pid),
+        lock_tried=_lock_tried(host, pid),
+        shm_bytes=shm,
+        shm_used=shm_used,
         environment=_environment(host, pid),
     )
 
@@ -92,22 +103,65 @@ def _cpus(host: Host, allowed: str | None) -> frozenset[int] | None:
     return own if own is not None else cpuset
 
 
-def _shm(host: Host, pid: str) -> int | None:
-    """Return the size of /dev/shm in bytes, None if it is not its own mount or has no limit."""
+def _lock_tried(host: Host, pid: str) -> str | None:
+    """Return how a try of ours to lock memory ended, where it speaks for the process as well.
+
+    That is so for ourselves, and for a process with the same limit, capabilities and user
+    namespace: `kubectl exec` next to the workload, not an agent beside it.
+    """
+    if pid not in ("self", "1"):
+        return None
+    tried = host.try_lock(LOCK_TRIED)
+    if isinstance(tried, Missing):
+        return None
+    return tried if pid == "self" or _rights(host, pid) == _rights(host, "self") else None
+
+
+def _rights(host: Host, pid: str) -> tuple[object, ...]:
+    """What decides how much memory a process may lock."""
+    limits = _MEMLOCK.search(text(host, f"/proc/{pid}/limits") or "")
+    status = dict(_STATUS.findall(text(host, f"/proc/{pid}/status") or ""))
+    mapping = (text(host, f"/proc/{pid}/uid_map") or "").split()
+    return limits and limits[1], status.get("CapEff"), mapping
+
+
+def _shm(host: Host, pid: str) -> tuple[int | None, int | None]:
+    """Return size and use of /dev/shm in bytes, None if it is not its own mount.
+
+    The mount option is what was asked for; without one the kernel takes half of the memory.
+    """
     table = text(host, f"/proc/{pid}/mountinfo") or text(host, "/proc/self/mountinfo") or ""
-    size = None
+    size, mounted = None, False
     for line in table.splitlines():
         fields = line.split(" ")
-        if len(fields) > 6 and fields[4] == "/dev/shm":  # noqa: S108 - the path that is judged
+        if len(fields) > 6 and fields[4] == SHM:
+            mounted = True
             match = _SIZE.search(fields[-1])
             if match and match[2] in _UNITS:
                 size = int(match[1]) * _UNITS[match[2]]
-    return size
+    space = (
+        host.space(SHM if pid in ("self", "1") else f"/proc/{pid}/root{SHM}") if mounted else None
+    )
+    if not isinstance(space, Space):
+        return size, None
+    return size or space.size, space.size - space.free
 
 
 def _environment(host: Host, pid: str) -> dict[str, str] | None:
     raw = host.read_bytes(f"/proc/{pid}/environ")
     return None if isinstance(raw, Missing) else environment.allowed(raw)
+
+
+def huge_pages(host: Host) -> tuple[HugePages, ...]:
+    """Return the huge pages that the machine has reserved, by size."""
+    found = []
+    for name in names(host, _HUGE):
+        if match := re.match(r"^hugepages-(\d+)kB$", name):
+            total = number(host, f"{_HUGE}/{name}/nr_hugepages")
+            free = number(host, f"{_HUGE}/{name}/free_hugepages")
+            if total is not None and free is not None:
+                found.append(HugePages(int(match[1]) << 10, total, free))
+    return tuple(sorted(found, key=lambda pages: pages.size))
 
 
 def numa_nodes(host: Host) -> tuple[NumaNode, ...]:

@@ -86,6 +86,13 @@ class Proof(msgspec.Struct, frozen=True):
         return not self.errno
 
 
+class Space(msgspec.Struct, frozen=True):
+    """A mounted file system: its size and what is free, in bytes."""
+
+    size: int
+    free: int
+
+
 class Host(Protocol):
     """A machine's tree as one process sees it. Paths are absolute; no call raises."""
 
@@ -101,8 +108,24 @@ class Host(Protocol):
     def device(self, path: str) -> DeviceNode | Missing:
         """Return the character device at a path."""
 
+    def space(self, path: str) -> Space | Missing:
+        """Return how large and how full the file system at a path is."""
+
+    def try_lock(self, size: int) -> str | Missing:
+        """Return the errno of locking so many bytes of memory as ourselves, "" for success."""
+
     def run(self, command: Sequence[str]) -> str | Missing:
         """Return what a command prints; EXIT as errno if it fails."""
+
+
+def space_key(path: str) -> str:
+    """Return where a recording keeps the `Space` at a path: the path itself may be listed too."""
+    return f"space:{path}"
+
+
+def lock_key(size: int) -> str:
+    """Return where a recording keeps how a try to lock so many bytes ended."""
+    return f"lock:{size}"
 
 
 def read(host: Host, path: str) -> str | Missing:

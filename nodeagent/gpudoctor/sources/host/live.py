@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpudoctor.sources.host import TIMED_OUT, UNREAD, DeviceNode, Listing, Missing
+from gpudoctor.sources.host import TIMED_OUT, UNREAD, DeviceNode, Listing, Missing, Space
 
 BOUND = 5.0
 """Seconds that a call may take; reads in sysfs take microseconds."""
@@ -121,6 +121,18 @@ class LiveHost:
         major, minor = found["char"]
         mode = int(found["mode"], 8)
         return DeviceNode(major, minor, mode, found["uid"], found["gid"], opened)
+
+    def space(self, path: str) -> Space | Missing:
+        """Return how large and how full the file system at a path is."""
+        found = self._ask(area(path), self._bound, {"op": "space", "path": path})
+        return found if isinstance(found, Missing) else Space(found["size"], found["free"])
+
+    def try_lock(self, size: int) -> str | Missing:
+        """Lock so many bytes in the worker, which has our limits and capabilities."""
+        if self._root:
+            return Missing(UNREAD, "another host's limits cannot be tried from here")
+        found = self._ask("locked memory", self._bound, {"op": "lock", "size": size})
+        return found if isinstance(found, Missing) else str(found)
 
     def run(self, command: Sequence[str]) -> str | Missing:
         """Run a command with the worker's fixed search path, within the bound."""

@@ -8,7 +8,7 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from gpudoctor.sources.host import UNREAD, DeviceNode, Listing, Missing
+from gpudoctor.sources.host import UNREAD, DeviceNode, Listing, Missing, Space, lock_key, space_key
 
 _MOST_LINKS = 40
 _COMMAND = "cmd:"
@@ -139,6 +139,21 @@ class RecordedHost:
             except (TypeError, ValueError):
                 return Missing("EIO", "the recording holds a broken device")
         return _missing(entry) or Missing("ENODEV", "not a character device")
+
+    def space(self, path: str) -> Space | Missing:
+        """Return the recorded size and free bytes of a file system."""
+        entry = self._tree.get(space_key(path))
+        if isinstance(entry, dict) and "errno" not in entry:
+            try:
+                return Space(int(entry["size"]), int(entry["free"]))
+            except (KeyError, TypeError, ValueError):
+                return Missing("EIO", "the recording holds a broken size")
+        return _missing(entry) or Missing(UNREAD)
+
+    def try_lock(self, size: int) -> str | Missing:
+        """Return how the try to lock so many bytes ended when the bundle was recorded."""
+        entry = self._tree.get(lock_key(size))
+        return entry if isinstance(entry, str) else _missing(entry) or Missing(UNREAD)
 
     def run(self, command: Sequence[str]) -> str | Missing:
         """Return what the command printed when the bundle was recorded."""

@@ -13,7 +13,10 @@ from gpudoctor.sources.host import (
     Host,
     Listing,
     Missing,
+    Space,
     environment,
+    lock_key,
+    space_key,
 )
 
 _ENVIRON = re.compile(r"^/proc/[^/]+/environ$")
@@ -88,6 +91,24 @@ class Recorder:
         if found.opened is not None:
             entry["opened"] = found.opened
         self._keep(path, entry)
+        return found
+
+    def space(self, path: str) -> Space | Missing:
+        """Measure and remember a file system."""
+        found = self._host.space(path)
+        if isinstance(found, Missing):
+            self._keep_missing(space_key(path), found)
+        else:
+            self._keep(space_key(path), {"size": found.size, "free": found.free})
+        return found
+
+    def try_lock(self, size: int) -> str | Missing:
+        """Try to lock memory and remember how that ended."""
+        found = self._host.try_lock(size)
+        if isinstance(found, Missing):
+            self._keep_missing(lock_key(size), found)
+        else:
+            self._keep(lock_key(size), found)
         return found
 
     def run(self, command: Sequence[str]) -> str | Missing:

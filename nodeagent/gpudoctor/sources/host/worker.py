@@ -4,6 +4,8 @@ Runs as a script with nothing but the standard library: `python -I -S worker.py 
 one JSON request a line and answers one JSON line, contents as Latin-1 so that any byte passes:
     {"op": "read", "path": …, "limit": n}  -> {"ok": content} | {"errno": NAME, "note": …}
     {"op": "list" | "link" | "device" | "open", "path": …}
+    {"op": "space", "path": …}             -> {"ok": {"size": bytes, "free": bytes}}
+    {"op": "lock", "size": bytes}          -> {"ok": "" or the errno of the refusal}
     {"op": "run", "command": […], "seconds": n}
 Below another root, and below /proc/PID/root, which tenants fill, paths are resolved with
 openat2 inside that root: absolute links stay inside, magic links are refused, and only regular
@@ -25,6 +27,8 @@ _OPENAT2 = 437
 _IN_ROOT, _NO_MAGIC_LINKS = 0x10, 0x02
 _MOST_OUTPUT = 8 << 20
 _MOST_NAMES = 1 << 16
+_ON_FAULT = 1
+_MAP_FAILED = (1 << 64) - 1
 
 
 def _openat2(directory: int, path: str, flags: int) -> int:
@@ -126,6 +130,46 @@ class Tree:
         os.close(self.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY))
         return ""
 
+    def space(self, path: str) -> dict[str, int]:
+        """Return the size of the file system that a directory is on, and what is free of it."""
+        descriptor = self.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
+        try:
+            found = os.fstatvfs(descriptor)
+        finally:
+            os.close(descriptor)
+        return {"size": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
+
+
+def try_lock(size: int) -> str:
+    """Lock so many bytes and let them go; return the errno of a refusal, "" for success.
+
+    The kernel charges the limit at once. MLOCK_ONFAULT on a mapping that nobody touches makes
+    it bring in no page, so that a try of any size costs no memory and no container its life.
+    """
+    import ctypes  # imported late: asked once
+    import mmap
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    whole = ctypes.c_int
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, whole, whole, whole, ctypes.c_long)
+    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    address = ctypes.c_void_p(libc.mmap(None, size, mmap.PROT_READ, flags, -1, 0))
+    if address.value == _MAP_FAILED:
+        raise OSError(ctypes.get_errno(), "no address space for the try")
+    try:
+        if libc.mlock2(address, ctypes.c_size_t(size), _ON_FAULT) == 0:
+            return ""
+        number = ctypes.get_errno()
+    except AttributeError:
+        raise OSError(errno.ENOSYS, "this C library has no mlock2") from None
+    finally:
+        libc.munmap(address, ctypes.c_size_t(size))
+    if number not in (errno.ENOMEM, errno.EPERM, errno.EAGAIN):
+        raise OSError(number, "mlock2")
+    return errno.errorcode[number]
+
 
 def run(command: list[str], seconds: float) -> dict[str, object]:
     """Run a command in its own session, with a fixed search path and next to no environment."""
@@ -167,6 +211,10 @@ def answer(tree: Tree, request: dict[str, object]) -> dict[str, object]:
                 return {"ok": tree.device(path)}
             case "open":
                 return {"ok": tree.try_open(path)}
+            case "space":
+                return {"ok": tree.space(path)}
+            case "lock":
+                return {"ok": try_lock(int(str(request["size"])))}
             case "run":
                 words = request["command"]
                 assert isinstance(words, list)
