@@ -329,7 +329,7 @@ def huge_pages(own: OwnContainer) -> Iterator[Result]:
     if proof.errno not in ("ENOMEM", "SIGBUS", "EPERM"):
         yield Unknown("huge pages", f"the try ended with {proof.errno}: {proof.note}")
         return
-    free = own.free_huge_pages
+    free = sum(pages.free for pages in own.node.hugepages)
     limited = proof.errno == "SIGBUS" or bool(free)
     yield finding(
         "hugepages-missing",
@@ -343,7 +343,7 @@ def huge_pages(own: OwnContainer) -> Iterator[Result]:
         ),
         _need("hugepages", limits.amount(proof.wanted)),
         Evidence("mmap MAP_HUGETLB", limits.amount(proof.wanted), proof.errno),
-        Evidence("/proc/meminfo", "HugePages_Free", None if free is None else str(free)),
+        Evidence("/sys/kernel/mm/hugepages", "free_hugepages", str(free)),
         values={"nodes": own.subject.name, "resource": "hugepages"},
         blame=Blame.REQUEST if limited else Blame.NODE,
     )

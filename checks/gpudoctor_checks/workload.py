@@ -33,11 +33,15 @@ _SHOWN = 3
 
 
 def _gpu_containers(situation: PodSituation) -> list[Container]:
+    """The containers that compute on GPUs; one that only prepares, as preflight, does not."""
     return [
         container
         for container in situation.pod.containers
-        if any(resources.is_gpu(name) for name in container.limits | container.requests)
-        or container.claims
+        if (not container.is_init or container.is_sidecar)
+        and (
+            any(resources.is_gpu(name) for name in container.limits | container.requests)
+            or container.claims
+        )
     ]
 
 

@@ -35,7 +35,7 @@ from gpudoctor.report import (
     Subject,
     Unknown,
 )
-from gpudoctor.sources.host import Host, Listing, proofs, text
+from gpudoctor.sources.host import Host, Listing, Missing, Proof, proofs, text
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
 
@@ -132,7 +132,6 @@ def _read(
     """Read and try side by side: each waits for the kernel or for the driver."""
     first = environment.get("MASTER_ADDR") or None
     tries = {
-        "locked": needs.locked and proofs.lock_memory(needs.locked),
         "shared": needs.shm and proofs.allocate_shared(needs.shm),
         "huge": needs.hugepages and proofs.map_huge_pages(needs.hugepages),
         "resolved": needs.bootstrap and first and proofs.resolve(first, needs.bootstrap),
@@ -147,15 +146,15 @@ def _read(
         gpus=gpus,
         gpu_nodes=_gpu_nodes(host),
         proofs=Proofs(
+            locked=_locked(host, needs.locked) if needs.locked else None,
             **{
                 name: attempt.result()
                 for name, attempt in tries.items()
                 if isinstance(attempt, proofs.Attempt)
-            }
+            },
         ),
         interfaces=_names(host, "/sys/class/net", frozenset),
         first_address=first,
-        free_huge_pages=_free_huge_pages(host),
     )
 
 
@@ -184,13 +183,11 @@ def _gpu_nodes(host: Host) -> int | None:
     return _names(host, "/dev", count)
 
 
-def _free_huge_pages(host: Host) -> int | None:
-    """Return the free huge pages of the default size."""
-    for line in (text(host, "/proc/meminfo") or "").splitlines():
-        if line.startswith("HugePages_Free:"):
-            value = line.partition(":")[2].strip()
-            return int(value) if value.isdecimal() else None
-    return None
+def _locked(host: Host, size: int) -> Proof:
+    tried = host.try_lock(size)
+    if isinstance(tried, Missing):
+        return Proof(size, 0, tried.errno, tried.note)
+    return Proof(size, 0 if tried else size, tried)
 
 
 def _cuda_stack(own: OwnContainer, module: str | None) -> list[object]:

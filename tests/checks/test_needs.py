@@ -14,6 +14,7 @@ from gpudoctor.facts.node.model import (
     MELLANOX,
     GpuDirect,
     Hca,
+    HugePages,
     NodeFacts,
     NumaNode,
     PciDevice,
@@ -303,7 +304,9 @@ def test_the_default_size_with_several_gpus_warns() -> None:
 )
 def test_huge_pages(errno: str, free: int, blame: Blame) -> None:
     proofs = Proofs(huge=Proof(GIB, 0, errno))
-    found = only(container("hugepages=1Gi", proofs=proofs, free_huge_pages=free))
+    found = only(
+        container("hugepages=1Gi", proofs=proofs, node_hugepages=(HugePages(2 << 20, 512, free),))
+    )
     assert (found.name, found.blame) == ("hugepages-missing", blame)
 
 

@@ -310,7 +310,7 @@ class ControlPlane:
 
     def _answers(self, path: str) -> bool:
         certificate, key = self.admin_certificate
-        with contextlib.suppress(requests.ConnectionError):
+        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
             return requests.get(
                 self._url + path,
                 cert=(str(certificate), str(key)),

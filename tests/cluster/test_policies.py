@@ -22,6 +22,7 @@ pytestmark = pytest.mark.cluster
 
 JSON = dict[str, Any]
 POLICIES = Path(__file__).parents[2] / "daemonset" / "policies"
+EXAMPLES = POLICIES.parent / "examples"
 MODE = "gpudoctor.io/admission"
 BARE: JSON = {"capabilities": {"add": ["IPC_LOCK"]}}
 NO_RDMA = {"rdma/hca_shared_devices_a": 0}
@@ -133,6 +134,14 @@ def test_other_namespaces_are_left_alone(admin: Admin, namespaces: dict[str, str
     answer = admin.try_create(in_namespace(CASES["nothing declared"], namespaces[""]))
     assert answer.ok
     assert refusals(answer) == set()
+
+
+def test_the_example_is_admitted(admin: Admin, namespaces: dict[str, str]) -> None:
+    for obj in yaml.safe_load_all((EXAMPLES / "trainer.yaml").read_text(encoding="utf-8")):
+        if obj["kind"] == "Job":
+            answer = admin.try_create(in_namespace(obj, namespaces["deny"]))
+            assert answer.ok, answer.text
+            assert refusals(answer) == set()
 
 
 @pytest.mark.parametrize("kind", ["Pod", "Deployment", "StatefulSet"])

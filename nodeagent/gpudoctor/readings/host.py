@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from gpudoctor.facts.node import allotments, containers, cpulist, machine
+from gpudoctor.facts.node import allotments, containers, cpulist, machine, rdma
 from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
@@ -28,6 +30,8 @@ from gpudoctor.sources.nvml import read_nvml
 LOCAL = "local"
 _NVML, _NVML_LATE = "nvml", "nvml, killed"
 _NVML_DEADLINE_S = 5.0
+_SHOWN = 5
+_OF_A_PROCESS = re.compile(r"^/proc/(?!1/)[0-9]+/")
 _KUBELET = "pod-resources"
 _KUBELET_DEADLINE_S = 5.0
 PROGRAMS = ("nvidia-smi topo -m",)
@@ -98,24 +102,29 @@ def read(
     facts = machine.read(recorder, subject, later)
     given_out = _given_out(recorder, services)
     found = containers.find(recorder, given_out if isinstance(given_out, tuple) else ())
+    workloads = [containers.workload(recorder, container, facts) for container in found]
     children = tuple(
         _container(container, workload, observed_at)
-        for container in found
-        if (workload := containers.workload(recorder, container, facts)) is not None
+        for container, workload in zip(found, workloads, strict=True)
+        if workload is not None
     )
+    unseen = [
+        container
+        for container, workload in zip(found, workloads, strict=True)
+        if workload is None and container.gpu_minors is None
+    ]
     facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
     ask_nvml = services is not None and services.is_here and bool(facts.gpus)
     nvml = _nvml(recorder, subject, ask=ask_nvml)
     reading = _host(facts, nvml, children, observed_at)
-    if isinstance(given_out, Unknown):
-        return msgspec.structs.replace(reading, unknown=(*reading.unknown, given_out))
-    if given_out is None:
-        return reading
-    running = None
-    if allotments.names_by_id(recorder) is not None:
-        running = {one.allotment.names for one in found if one.allotment is not None}
-    published = reading.published | {"kubelet": _told(given_out, running)}
-    return msgspec.structs.replace(reading, published=published)
+    aside = [*_refused(facts, unseen), *([given_out] if isinstance(given_out, Unknown) else [])]
+    published = dict(reading.published)
+    if isinstance(given_out, tuple):
+        running = None
+        if allotments.names_by_id(recorder) is not None:
+            running = {one.allotment.names for one in found if one.allotment is not None}
+        published["kubelet"] = _told(given_out, running)
+    return msgspec.structs.replace(reading, unknown=(*reading.unknown, *aside), published=published)
 
 
 def _given_out(
@@ -168,15 +177,15 @@ def _host(
     if facts.topology is not None:
         parts += (facts.topology,)
         published["topology"] = facts.topology.published()
-    unknown = (*_unknown(facts), *((nvml,) if isinstance(nvml, Unknown) else ()))
+    needed = (*_needed(facts), *((nvml,) if isinstance(nvml, Unknown) else ()))
     return Reading(
         subject=ReportSubject(facts.subject.kind, facts.subject.name),
         facts=parts,
         children=children,
         published=published,
         observed_at=observed_at,
-        unknown=unknown,
-        needed_unknown=bool(unknown),
+        unknown=needed,
+        needed_unknown=bool(needed),
     )
 
 
@@ -220,7 +229,30 @@ def _names(container: Container) -> dict[str, Any]:
     }
 
 
-def _unknown(facts: NodeFacts) -> list[Unknown]:
+def _refused(facts: NodeFacts, unseen: Sequence[Container]) -> Iterator[Unknown]:
+    """What this user may not see, and a verdict can do without.
+
+    The kernel shows the configuration space beyond 64 bytes, another user's environment and the
+    files of containers to privileged users only. If they made the verdict "unknown", each run of
+    a plain user and each run in a pod would end with status 3, and the status would say nothing.
+    They can hide at worst a warning about this host (ACS) or the affairs of others; what could
+    hide that GPUs, RDMA or locked memory do not work is in `_needed`.
+    """
+    concerned = facts.gpus or facts.hcas or not facts.pci_whole
+    if facts.acs.denied and concerned:
+        yield Unknown(
+            "acs-state",
+            f"{len(facts.acs.denied)} PCI bridges hide their capabilities from this user "
+            f"({facts.acs.denied[0]}); read them as root with `lspci -vvv`",
+        )
+    if unseen:
+        why = f"{len(unseen)} not seen into: /proc/{unseen[0].pid}/root needs CAP_SYS_PTRACE"
+        yield Unknown("devices of containers", why)
+    others = [path for path in facts.refused if not _OF_A_PROCESS.match(path)]
+    yield from (Unknown(path, "denied") for path in others[:_SHOWN])
+
+
+def _needed(facts: NodeFacts) -> list[Unknown]:
     """What a verdict on any GPU host needs and this one does not say."""
     missing = []
     if not facts.gpus:
@@ -228,7 +260,11 @@ def _unknown(facts: NodeFacts) -> list[Unknown]:
         missing.append(Unknown("NVIDIA GPUs", why))
     if facts.hcas is None:
         missing.append(Unknown("RDMA devices", "/sys/class/infiniband was not read"))
-    if facts.process is None or facts.process.memlock_soft is None:
+    if facts.hcas and rdma.DEV in facts.refused:
+        missing.append(Unknown("RDMA device nodes", f"{rdma.DEV} may not be listed"))
+    if facts.process is None or (
+        facts.process.memlock_soft is None and facts.process.lock_tried is None
+    ):
         missing.append(Unknown("memlock limit", "the process's limits were not read"))
     return missing
 

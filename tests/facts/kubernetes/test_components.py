@@ -131,7 +131,8 @@ class TestRead:
 
 
 def troubles(*, init: bool = False, always: bool = False, **status: Any) -> tuple[Trouble, ...]:
-    container = k8s.container(**({"restartPolicy": "Always"} if always else {}))
+    policy: Object = {"restartPolicy": "Always"} if always else {}
+    container = k8s.container(**policy)
     shown = [k8s.container_status(**status)]
     pod = (
         k8s.pod(spec={"initContainers": [container]}, status={"initContainerStatuses": shown})

@@ -292,7 +292,7 @@ class TestOccupant:
         found = parse.occupant(k8s.pod(node="gpu-1", meta=meta, spec={"priority": 5}))
         assert found is not None
         assert (found.namespace, found.name, found.node) == ("team", "train-0", "gpu-1")
-        assert (found.priority, found.terminating, found.requests) == (5, True, {GPU: 1})
+        assert (found.priority, found.terminating, found.requests) == (5, True, {GPU: Decimal(1)})
         plain = parse.occupant(k8s.held("gpu-1", "2"))
         assert plain is not None
         assert (plain.priority, plain.terminating) == (0, False)

@@ -17,7 +17,7 @@ MODEST = settings(deadline=None, max_examples=60)
 
 def quota(namespace: str = "team", *, spec: bool = False, **amounts: dict[str, str]) -> k8s.Object:
     where = {"spec": amounts} if spec else {"status": amounts}
-    return k8s.custom("v1", "ResourceQuota", "q", namespace, **where)  # type: ignore[arg-type]
+    return k8s.custom("v1", "ResourceQuota", "q", namespace, **where)
 
 
 def test_of_one_namespace() -> None:
