@@ -188,7 +188,7 @@ def no_gpu_node(situation: PodSituation) -> Iterator[Result]:
         return  # the input lacks the nodes; the cluster may have them
     for resource in supply.gpu_requests(situation):
         if resources.is_accounting(resource) or any(
-            supply.has_hardware(fit.node, resource) or supply.offers_vendor(fit.node, resource)
+            supply.has_hardware(fit.node, resource) or supply.knows_vendor(fit.node, resource)
             for fit in situation.fits
         ):
             continue

@@ -490,6 +490,43 @@ class TestLostGpu:
         ]
         assert "fails to hand out nvidia.com/gpu" in found.detail
 
+    @pytest.mark.parametrize(
+        ("health", "holds", "wanted", "in_use", "expected"),
+        [
+            ("Unhealthy", 1, 1, 6, True),
+            ("Unhealthy", 1, 2, 6, False),
+            ("Unhealthy", 2, 2, 4, True),
+            ("Healthy", 1, 1, 6, False),
+            ("Unhealthy", 1, 1, 0, False),
+        ],
+        ids=["hides-one", "not-enough", "hides-two", "healthy", "others-free"],
+    )
+    def test_lost_one_that_a_pod_holds_hides_a_healthy_one(
+        self, health: str, holds: int, wanted: int, in_use: int, expected: bool
+    ) -> None:
+        devices = [{"resourceID": f"GPU-{n}", "health": health} for n in range(holds)]
+        status = k8s.container_status(
+            ready=True, allocatedResourcesStatus=[{"name": GPU, "resources": devices}]
+        )
+        holder = k8s.pod(
+            "holder",
+            "x",
+            limits={GPU: str(holds)},
+            node="gpu-1",
+            phase="Running",
+            statuses=[status],
+        )
+        others = k8s.held("gpu-1", str(in_use), name="others")
+        report = ask(waiting({GPU: str(wanted)}), marked(8 - holds), holder, others)
+        assert (self.NAME in loud(report)) is expected
+        if expected:
+            found = finding_of(report, self.NAME)
+            assert told(found) == ("critical", "certain", "Node/gpu-1")
+            assert shown(found).splitlines()[0] == (
+                "Pod/x/holder allocatedResourcesStatus GPU-0: Unhealthy"
+            )
+            assert "Delete the pod that holds the lost device (Pod/x/holder)" in found.fix
+
     def test_pod_without_gpus(self) -> None:
         report = ask(refused("GPU is lost", limits={"cpu": "1"}), k8s.node())
         assert self.NAME not in names(report)
@@ -606,7 +643,7 @@ class TestHugepages:
             "Node/gpu-1 status.allocatable[hugepages-2Mi] no such key",
             "Pod/team/train-0 spec.containers[main].resources.limits[hugepages-2Mi] 1073741824",
         ]
-        assert "asks for 1073741824 bytes of hugepages-2Mi; gpu-1 has less" in found.detail
+        assert "asks for 1024 MiB of hugepages-2Mi; gpu-1 has less" in found.detail
 
     @pytest.mark.parametrize(
         ("wanted", "offered", "in_use", "expected"),

@@ -201,7 +201,7 @@ def test_only_the_highest_generation_counts() -> None:
     report = ask(claiming(INVALID), claim(), *old, new, node())
     found = finding_of(report, "dra-pool-incomplete")
     assert "1 of 2 slices of generation 2" in found.detail
-    assert "2 slices are of an older generation" in found.detail
+    assert "2 more of an older one" in found.detail
 
 
 def test_slices_missing_from_a_partial_input_prove_nothing() -> None:

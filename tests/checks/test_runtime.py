@@ -147,6 +147,8 @@ class TestRuntimeClass:
             (MESSAGE, True),
             ('pod rejected: RuntimeClass.node.k8s.io "nvidia" not found', True),
             ('failed to get RuntimeClass "nvidia" object not found', True),
+            ('failed to get runtimeclass "nvidia": not found', False),
+            ('runtimeclass.node.k8s.io "nvidia" not found', True),
             ('configmap "nvidia" not found', False),
         ],
     )
@@ -278,14 +280,25 @@ class TestNetworks:
         found = finding_of(report, "network-attachment-missing")
         assert told(found) == ("error", "certain", "Pod/team/train-0")
         assert report.roots == ("network-attachment-missing",)
-        assert f"names network {shown_name}, and no NetworkAttachmentDefinition" in found.detail
+        assert f"names network {shown_name}, and there is no NetworkAttachmentDefinition" in (
+            found.detail
+        )
+        assert "One of that name" not in found.detail
         assert f"metadata.annotations[{ANNOTATION}] team/roce" in shown(found)
+
+    def test_network_of_that_name_elsewhere(self) -> None:
+        pod = attached("roce")
+        other = definition()
+        other["metadata"]["namespace"] = "net"
+        message = 'network-attachment-definitions.k8s.cni.cncf.io "roce" not found'
+        found = finding_of(ask(pod, other, sandbox(pod, message)), "network-attachment-missing")
+        assert found.detail.endswith("One of that name is net/roce.")
 
     def test_the_annotation_is_gone(self) -> None:
         pod = starting()
         message = "cannot find get a network-attachment-definition"
         found = finding_of(ask(pod, sandbox(pod, message)), "network-attachment-missing")
-        assert "names network a network, and" in found.detail
+        assert "names network a network, and there is no" in found.detail
         assert "networks] not set" in shown(found)
 
     DEVICE = (
@@ -373,7 +386,7 @@ class TestNetworks:
         found = finding_of(report, "cni-failure")
         assert told(found) == ("error", "certain", "Pod/team/train-0")
         assert report.roots == ("cni-failure",)
-        assert found.title.endswith("cannot be set up: connection is unauthorized")
+        assert found.title.endswith("cannot be set up: calico: connection is unauthorized")
         assert shown(found) == f"Event/team/train-0 FailedCreatePodSandBox (x4) {message}"
 
     def test_long_and_bare_messages(self) -> None:

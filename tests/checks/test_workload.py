@@ -800,6 +800,17 @@ class TestUnexplained:
         report = ask(crashed(end=end), k8s.node())
         assert report.roots == ("insufficient-evidence",)
 
+    @pytest.mark.parametrize(("code", "signal"), [(137, "SIGKILL"), (143, "SIGTERM")])
+    def test_killed_from_outside(self, code: int, signal: str) -> None:
+        pod = crashed(end={"code": code})
+        report = ask(pod, k8s.node())
+        found = finding_of(report, "insufficient-evidence")
+        assert report.roots == ("insufficient-evidence",)
+        assert f"Somebody sent {signal} to container main (exit code {code}" in found.detail
+        assert f"exitCode {code}, reason Error, 7 restarts" in shown(found)
+        own = ask(pod, k8s.node(), logs={MAIN: "ValueError: bad\n"})
+        assert own.roots == ("application-error",)
+
     def test_insufficient_evidence(self) -> None:
         pod = k8s.pod(node="gpu-1", meta={"creationTimestamp": "2026-11-20T05:00:00Z"})
         event = k8s.event(pod, "Scheduled", "assigned", type="Normal", seen=k8s.NOW)

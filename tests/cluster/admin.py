@@ -49,6 +49,7 @@ _CLUSTER_WIDE = {
     "ResourceSlice": "resourceslices",
     "RuntimeClass": "runtimeclasses",
     "StorageClass": "storageclasses",
+    "SubjectAccessReview": "subjectaccessreviews",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
@@ -108,6 +109,11 @@ class Admin:
         response = self._request("DELETE", _path(manifest), body, "json")
         if response.status_code != 404:
             _raise(response)
+
+    def delete_all(self, api_version: str, kind: str, namespace: str) -> None:
+        """Delete all objects of the kind in the namespace, in one request."""
+        of = {"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace}}
+        _raise(self._request("DELETE", _collection(of), {"gracePeriodSeconds": 0}, "json"))
 
     def token(self, namespace: str, account: str, seconds: int = 3600) -> str:
         """A token of the service account; the server gives none for less than 600 s."""

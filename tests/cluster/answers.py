@@ -24,9 +24,12 @@ class Answers:
     given: dict[str, str] = field(default_factory=dict)
     messages: dict[str, JSON] = field(default_factory=dict)
 
-    def add(self, situation: str, roots: Iterable[str], *, right: bool, event: JSON) -> None:
-        """Note an answer and the message that it had to read."""
-        self.given[situation] = ("" if right else "WRONG ") + (", ".join(sorted(roots)) or "none")
+    def add(
+        self, situation: str, roots: Iterable[str], *, right: bool, event: JSON, requests: int
+    ) -> None:
+        """Note an answer, the message that it had to read, and the requests that it cost."""
+        words = ", ".join(sorted(roots)) or "no cause"
+        self.given[situation] = f"{'' if right else 'WRONG '}{words} ({requests})"
         if event:
             kept = {key: value for key, value in event.items() if key not in _NOT_KEPT and value}
             self.messages[situation] = kept
@@ -41,7 +44,10 @@ class Answers:
 
 
 def table(lines: dict[str, dict[str, str]]) -> Iterator[str]:
-    """One row a situation, one column a line: `lines` maps line -> situation -> answer."""
+    """One row a situation, one column a line: `lines` maps line -> situation -> answer.
+
+    An answer ends with the number of its API requests, without pages of the bound pods.
+    """
     names = list(dict.fromkeys(name for given in lines.values() for name in given))
     rows = [["situation", *lines], *([name, *(lines[at].get(name, "-") for at in lines)]
                                      for name in names)]  # fmt: skip

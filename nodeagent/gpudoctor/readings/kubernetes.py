@@ -249,6 +249,8 @@ def pods_of_job(source: Input, kind: str, name: str, namespace: str | None) -> l
 
 def _unknowns(cluster: Cluster) -> Iterable[Unknown]:
     for denied in cluster.scope.denied:
-        yield Unknown(denied, "denied")
+        # What was refused for lack of a right stands alone; what failed says how.
+        what, _, why = denied.partition(": ")
+        yield Unknown(what, why or "denied")
     if cluster.unreadable:
         yield Unknown(f"{cluster.unreadable} objects", "they are not JSON objects")
