@@ -7,10 +7,10 @@ allocated, in children under this container's own limits. Only a declared need c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
-from typing import TypeVar
 
 import msgspec
 
@@ -40,8 +40,7 @@ from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
 
 _NVML_S = 10.0
-_GPU_NODE = "nvidia"
-R = TypeVar("R")
+_GPU_NODE = re.compile(r"^nvidia\d+$")
 
 
 class Exit(IntEnum):
@@ -72,11 +71,18 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def derived(environment: Mapping[str, str], host: Host) -> Needs:
-    """Return what the container shows that it needs: RDMA if it was given a device or names one."""
-    listing = host.listing("/dev/infiniband")
-    given = isinstance(listing, Listing) and any(n.startswith("uverbs") for n in listing.names)
+    """Return what the container shows that it needs: the devices that it was given or names.
+
+    GPUs count only where NVML can be asked about them, which a container may switch off.
+    """
+    given = any(name.startswith("uverbs") for name in _in(host, "/dev/infiniband"))
     named = environment.get("NCCL_IB_HCA", "")
-    return Needs(rdma=given or bool(named and not named.startswith("^")))
+    capabilities = environment.get("NVIDIA_DRIVER_CAPABILITIES") or "utility"
+    tells = "utility" in capabilities or "all" in capabilities
+    return Needs(
+        rdma=given or bool(named and not named.startswith("^")),
+        gpus=(_gpu_nodes(host) or None) if tells else None,
+    )
 
 
 def run(
@@ -153,7 +159,7 @@ def _read(
                 if isinstance(attempt, proofs.Attempt)
             },
         ),
-        interfaces=_names(host, "/sys/class/net", frozenset),
+        interfaces=frozenset(_in(host, "/sys/class/net")) or None,
         first_address=first,
     )
 
@@ -171,16 +177,15 @@ def _node(host: Host, subject: Subject) -> NodeFacts:
     )
 
 
-def _names(host: Host, path: str, convert: Callable[[tuple[str, ...]], R]) -> R | None:
+def _in(host: Host, path: str) -> tuple[str, ...]:
     listing = host.listing(path)
-    return convert(listing.names) if isinstance(listing, Listing) and listing.complete else None
+    return listing.names if isinstance(listing, Listing) else ()
 
 
 def _gpu_nodes(host: Host) -> int | None:
-    def count(names: tuple[str, ...]) -> int:
-        return sum(n.startswith(_GPU_NODE) and n[len(_GPU_NODE) :].isdecimal() for n in names)
-
-    return _names(host, "/dev", count)
+    """Return how many GPUs have a device node here, None if /dev cannot be listed."""
+    names = _in(host, "/dev")
+    return sum(bool(_GPU_NODE.match(name)) for name in names) if names else None
 
 
 def _locked(host: Host, size: int) -> Proof:
