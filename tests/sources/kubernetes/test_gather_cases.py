@@ -19,11 +19,13 @@ from tests.sources.kubernetes.api_server import ApiServer, serving
 from tests.sources.kubernetes.test_gather import World
 
 # What these turn on is beyond the requests that one pod may cost: another pod's evicted Workload,
-# the events of a bound pod's Job, slices of a driver that the pod does not use.
+# the events of a bound pod's Job, slices of a driver that the pod does not use, the log of an
+# init container that ended well.
 _BEYOND_BUDGET = {
     "38-evicted-workload-keeps-quota",
     "48-second-worker-forbidden-by-quota",
     "56-plugin-and-dra-gave-the-same-card",
+    "85-one-ib-port-down",
 }
 # The cause is found without reading these objects themselves.
 _NOT_NEEDED = {"Topology/dc", "ComputeDomain/llm/nv72"}
