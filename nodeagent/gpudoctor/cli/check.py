@@ -162,11 +162,11 @@ def _read_many(source: Input, target: Target) -> Reading:
         if not slash or not name:
             raise click.BadParameter("write it as KIND/NAME, e.g. job/train", param_hint="--job")
         entries = kubernetes.pods_of_job(source, kind, name, namespace)
-        subject = ReportSubject(kind, name, namespace)
+        return kubernetes.read_job(source, kind, name, namespace, entries)
     else:
         entries = kubernetes.gpu_pods(source, namespace)
         subject = ReportSubject("Pods", "all GPU pods", namespace)
-    if not entries and (target.selector or target.job):
+    if not entries and target.selector:
         raise InputError(f"no pod of {subject.kind} {subject.name} is in the input")
     return kubernetes.read_pods(source, subject, entries, only_unwell=target.all_pods)
 
