@@ -81,6 +81,9 @@ def shm_too_small(situation: PodSituation) -> Iterator[Result]:
             fix=_SHM_PATCH,
         )
         return
+    if pod.node is None:
+        # Advice on how it will run does not belong beside the reason why it does not start.
+        return
     for container in _gpu_containers(situation):
         gpus = _gpus_of(container)
         if gpus > 1 and shm_limit(pod, container) == Decimal(64 * 2**20):

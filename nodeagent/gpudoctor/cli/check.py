@@ -173,13 +173,13 @@ def _read_many(source: Input, target: Target) -> Reading:
     elif target.job:
         kind, name = _job(target.job)
         entries = kubernetes.pods_of_job(source, kind, name, namespace)
-        subject = ReportSubject(kind, name, namespace)
         if not entries and (refused := kubernetes.read_refused(source, kind, name, namespace)):
             return refused
+        return kubernetes.read_job(source, kind, name, namespace, entries)
     else:
         entries = kubernetes.gpu_pods(source, namespace)
         subject = ReportSubject("Pods", "all GPU pods", namespace)
-    if not entries and (target.selector or target.job):
+    if not entries and target.selector:
         raise InputError(f"no pod of {subject.kind} {subject.name} is in the input")
     return kubernetes.read_pods(source, subject, entries, only_unwell=target.all_pods)
 

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from functools import cached_property
 
+import msgspec
+
 from gpudoctor.errors import InputError
 from gpudoctor.facts.kubernetes import (
     components,
@@ -28,9 +30,10 @@ from gpudoctor.facts.kubernetes.components import Component
 from gpudoctor.facts.kubernetes.health import PodHealth, State, Unexplained
 from gpudoctor.facts.kubernetes.model import Pod, Scope
 from gpudoctor.facts.kubernetes.situation import PodSituation
+from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.node.cuda_stack import CudaStack
 from gpudoctor.readings import Reading
-from gpudoctor.report import Certainty, ReportSubject, Unknown
+from gpudoctor.report import Certainty, ReportSubject, Subject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
 from gpudoctor_checks import compatibility
@@ -120,11 +123,11 @@ def read_refused(source: Input, kind: str, name: str, namespace: str | None) -> 
     )
 
 
-def read_pod(source: Input, entry: PodEntry) -> Reading:
-    """Read one pod and what concerns it."""
+def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> Reading:
+    """Read one pod and what concerns it; what `job_log` says is judged for the whole job."""
     cluster, pod = source.cluster, source.cluster.pod(entry)
     logs = recorded.with_log_of(source.recorded, _main_log(pod)).logs
-    found = situation.read(cluster, pod, logs, source.components)
+    found = situation.read(cluster, pod, logs, source.components, job_log)
     state = health.assess(found)
     queue = queues.read(cluster, found)
     errors = pod_errors.read(found, logs)
@@ -132,7 +135,7 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     proved = stack is not None and stack.certainty is Certainty.CERTAIN
     parts = (
         found,
-        found.nccl,
+        found.nccl if job_log is None else None,
         errors,
         stack if proved else None,
         pod_adapters.read(pod, logs),
@@ -192,6 +195,60 @@ def read_pods(
         observed_at=source.observed_at,
         unknown=tuple(_unknowns(source.cluster)),
         is_complete=source.cluster.scope.has_all,
+    )
+
+
+def read_job(
+    source: Input, kind: str, name: str, namespace: str | None, entries: list[PodEntry]
+) -> Reading:
+    """Read a job: its pods as children, and what NCCL says in all their logs together.
+
+    InputError when neither the job nor a pod of it is in the input.
+    """
+    if not entries:
+        return _read_job_without_pods(source, kind, name, namespace)
+    subject = ReportSubject(kind, name, namespace)
+    pods = [source.cluster.pod(entry) for entry in entries]
+    logs = recorded.with_log_of(source.recorded, _main_log(pods[0])).logs
+    log = situation.read_nccl(pods, logs)
+    if log is None:
+        return read_pods(source, subject, entries)
+    from gpudoctor.readings import nccl_log  # imported late: most jobs have no such log
+
+    whole = nccl_log.reading(
+        msgspec.structs.replace(log, subject=Subject(kind, name, namespace or entries[0].namespace))
+    )
+    children = tuple(read_pod(source, entry, log) for entry in entries)
+    return msgspec.structs.replace(
+        whole,
+        subject=subject,
+        children=children,
+        published=whole.published | {"pods": {"seen": len(children), "shown": len(children)}},
+        observed_at=source.observed_at,
+        unknown=(*whole.unknown, *_unknowns(source.cluster)),
+        is_complete=source.cluster.scope.has_all,
+    )
+
+
+def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str | None) -> Reading:
+    """Read what holds a job that has no pods, such as a queue that has not let it in."""
+    cluster = source.cluster
+    job = queues.find_job(cluster, kind, name, namespace)
+    if job is None:
+        raise InputError(f"no pod of {kind} {name} is in the input")
+    held = queues.read_job(cluster, job)
+    unread = []
+    if held is None:
+        unread.append(Unknown("its pods", "none is in the input, and nothing holds the job"))
+    elif held.kueue is None:
+        unread.append(Unknown("its pods", "the job is suspended, and no queue holds it"))
+    return Reading(
+        subject=ReportSubject(kind, name, namespace),
+        facts=(held,) if held else (),
+        observed_at=source.observed_at,
+        unknown=(*unread, *_unknowns(cluster)),
+        needed_unknown=bool(unread),
+        is_complete=cluster.scope.has_all,
     )
 
 

@@ -202,6 +202,8 @@ class NcclLog(msgspec.Struct, frozen=True, kw_only=True):
     transports: tuple[str, ...] = ()
     grid: tuple[TransportRow, ...] = ()
     rdma_expected_by: tuple[str, ...] = ()
+    places: tuple[tuple[str, tuple[Subject, ...]], ...] = ()
+    """Host, and the pod and node that it is, where known from outside the log."""
 
     def setting(self, name: str) -> tuple[Setting, ...]:
         """Return what was read for one variable: one item a value."""
