@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from gpudoctor import cli
 from tests.facts.node.test_containers import ID, UID
-from tests.facts.node.test_machine import whole_machine
+from tests.machines import whole_machine
 
 DENIED = {"errno": "EACCES"}
 BRIDGE = "0000:12:00.0"

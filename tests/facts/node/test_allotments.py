@@ -20,7 +20,7 @@ from gpudoctor.sources.bundle import Bundle, HostRecording
 from gpudoctor.sources.host.recorded import RecordedHost
 from tests import kubelet
 from tests.facts.node.test_containers import ID, tree
-from tests.facts.node.test_machine import on_disk
+from tests.machines import on_disk
 
 CHECKS = registry.load()
 FIRST, SECOND = "0000:1b:00.0", "0000:9d:00.0"
