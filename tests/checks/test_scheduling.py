@@ -48,6 +48,7 @@ class TestCapacity:
             "one of them."
         )
         assert found.title == "All suitable nvidia.com/gpu are in use; team/train-0 asks for 2"
+        assert [e.note for e in found.evidence if "limits" in (e.path or "")] == [None]
 
     def test_split_over_nodes(self) -> None:
         report = ask(waiting(4), *full(in_use=6), *full("gpu-2", in_use=5))
@@ -624,6 +625,10 @@ class TestWithoutNodes:
             found = finding_of(report, "node-selector-mismatch")
             assert told(found) == ("error", "likely", "Pod/team/train-0")
             assert "None of the 3 nodes matches" in found.detail
+
+    def test_one_node_that_is_not_selected(self) -> None:
+        message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+        assert "node-selector-mismatch" in loud(self.ask(message))
 
     @pytest.mark.parametrize(("victims", "expected"), [(3, True), (2, False), (0, False)], ids=str)
     def test_room_that_others_have(self, victims: int, expected: bool) -> None:

@@ -561,6 +561,13 @@ class TestRdmaNotRequested:
         pod["status"]["phase"] = "Succeeded"
         assert self.NAME not in names(ask(pod, RDMA_NODE, logs={MAIN: ON_SOCKETS}))
 
+    def test_the_pods_own_network_counts_not_its_peers(self) -> None:
+        peer = ON_IB.replace("train-0", "train-1")
+        logs = {MAIN: ON_SOCKETS, "team/train-1/main": peer}
+        assert told(finding_of(ask(*self.pods(), RDMA_NODE, logs=logs), self.NAME))[0] == "warning"
+        swapped = {MAIN: ON_IB, "team/train-1/main": ON_SOCKETS.replace("train-0", "train-1")}
+        assert self.NAME not in names(ask(*self.pods(), RDMA_NODE, logs=swapped))
+
     @pytest.mark.parametrize(("log", "expected"), [(ON_SOCKETS, True), (ON_IB, False)])
     def test_unknown_node(self, log: str, expected: bool) -> None:
         report = ask(*self.pods(), logs={MAIN: log})
@@ -620,6 +627,15 @@ class TestMemlock:
         assert "runs as root without capability IPC_LOCK" in bare.detail
         assert f"{where}.capabilities.add none added" in shown(bare)
         assert f"{where}.runAsUser None" in shown(bare)
+
+    def test_second_container_without_the_capability(self) -> None:
+        containers = [
+            k8s.container(name, {GPU: "1"} | RDMA, securityContext=security)
+            for name, security in (("right", LOCK), ("wrong", {}))
+        ]
+        pod = k8s.pod(containers=containers, node="gpu-1", phase="Running")
+        found = finding_of(ask(pod, RDMA_NODE), "missing-ipc-lock")
+        assert "Container wrong uses RDMA" in found.detail
 
     def test_pod_without_rdma(self) -> None:
         assert names(ask(running(), k8s.node())) & self.NAMES == set()
@@ -808,6 +824,10 @@ class TestUnexplained:
         assert report.roots == ("insufficient-evidence",)
         assert f"Somebody sent {signal} to container main (exit code {code}" in found.detail
         assert f"exitCode {code}, reason Error, 7 restarts" in shown(found)
+        noted = crashed(end={"code": code, "message": "said"})
+        assert finding_of(ask(noted, k8s.node()), "insufficient-evidence").evidence[0].note == (
+            "said"
+        )
         own = ask(pod, k8s.node(), logs={MAIN: "ValueError: bad\n"})
         assert own.roots == ("application-error",)
 
