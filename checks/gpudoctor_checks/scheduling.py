@@ -25,7 +25,7 @@ _SHOWN = 4
 _NO_NODES = "no nodes available to schedule pods"
 _ONLY_SCHEDULER_KNOWS = (
     ("volume node affinity conflict", "volume-affinity-conflict"),
-    ("persistentvolume's node affinity", "volume-affinity-conflict"),  # the same, 1.35 on
+    ("persistentvolume's node affinity", "volume-affinity-conflict"),  # the same, by 1.34
     ("no available volume zone", "volume-affinity-conflict"),
     ("unbound immediate persistentvolumeclaims", "volume-unbound"),
     ('persistentvolumeclaim "', "volume-unbound"),  # not found, being deleted, lost

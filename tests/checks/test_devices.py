@@ -85,6 +85,11 @@ class TestNotAdvertised:
         found = finding_of(ask(waiting(), *nodes), self.NAME)
         assert found.title.endswith("gpu-1, gpu-2, gpu-3")
 
+    def test_first_node_says_why_it_has_hardware(self) -> None:
+        nodes = [bare("a", labels={"nvidia.com/gpu.count": "4"}), bare("b")]
+        found = finding_of(ask(waiting(), *nodes), self.NAME)
+        assert [e.note for e in found.evidence[:2]] == ["although label nvidia.com/gpu.count=4"] * 2
+
     def test_partial_input_makes_it_likely(self) -> None:
         found = finding_of(ask(waiting(), bare(), complete=False), self.NAME)
         assert told(found) == ("critical", "likely", "Node/gpu-1")
@@ -246,6 +251,20 @@ class TestBlockedByTaint:
         )
         assert "no toleration for team=ml:NoSchedule of gpu-1" in found.detail
 
+    def test_all_nodes_that_repel_it_are_named(self) -> None:
+        pod = waiting(spec={"tolerations": [TOLERATES]})
+        nodes = [bare(f"gpu-{n}", taints=[TAINT]) for n in range(1, 6)]
+        found = finding_of(ask(pod, *nodes, k8s.daemon()), self.NAME)
+        assert found.title.endswith("the taints of gpu-1, gpu-2, gpu-3 and 2 more")
+        taints = [line for line in shown(found).splitlines() if "spec.taints" in line]
+        assert taints == [f"Node/gpu-{n} spec.taints team=ml:NoSchedule" for n in range(1, 4)]
+
+    def test_tolerations_are_written_as_they_count(self) -> None:
+        pod = waiting(spec={"tolerations": [TOLERATES]})
+        tolerations = [{"operator": "Exists", "effect": "NoExecute"}, {"key": "a", "value": "b"}]
+        report = ask(pod, bare(taints=[TAINT]), k8s.daemon(tolerations=tolerations))
+        assert "tolerations *:NoExecute, a=b:*" in shown(finding_of(report, self.NAME))
+
     def test_plugin_without_any_toleration(self) -> None:
         pod = waiting(spec={"tolerations": [TOLERATES]})
         found = finding_of(ask(pod, bare(taints=[TAINT]), k8s.daemon()), self.NAME)
@@ -272,6 +291,7 @@ class TestBlockedByTaint:
                 id="another-plugin-serves",
             ),
             pytest.param([k8s.daemon("amdgpu-device-plugin")], TAINT, id="other-vendor"),
+            pytest.param([k8s.daemon_pod(on="gpu-9")], TAINT, id="no-daemon-set"),
             pytest.param(
                 [k8s.daemon()], {"key": "team", "effect": "PreferNoSchedule"}, id="soft-taint"
             ),
@@ -556,6 +576,19 @@ def test_plugin_log_about_the_driver(line: str, name: str | None) -> None:
     assert found.detail == f"The device plugin on gpu-1 cannot use the driver: {line}"
     well = ask(waiting(), k8s.node(labels=PRESENT), k8s.daemon(), k8s.daemon_pod(), logs=logs)
     assert name not in names(well)
+
+
+def test_only_the_node_whose_plugin_complains_and_its_newest_words() -> None:
+    line = "nvml error: driver not loaded: {}"
+    for node in ("gpu-1", "gpu-2"):
+        key = f"gpu-operator/nvidia-device-plugin-{node}/nvidia-device-plugin"
+        log = f"{line.format('first')}\n{line.format('last')}\n"
+        plugins = [k8s.daemon_pod(on=name) for name in ("gpu-1", "gpu-2")]
+        report = ask(waiting(), bare(), bare("gpu-2"), k8s.daemon(), *plugins, logs={key: log})
+        found = finding_of(report, "driver-not-loaded")
+        assert str(found.subject) == f"Node/{node}"
+        assert found.detail.endswith(line.format("last"))
+        assert shown(found).splitlines() == [f"log {key} line 2 {line.format('last')}"]
 
 
 RDMA = "rdma/hca_shared"

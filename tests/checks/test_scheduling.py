@@ -275,6 +275,12 @@ class TestNoGpuNode:
         if expected:
             assert finding_of(report, self.NAME).detail == "The cluster has no nodes."
 
+    def test_pod_that_the_scheduler_has_not_refused(self) -> None:
+        gated = waiting(spec={"schedulingGates": [{"name": "a/b"}]})
+        assert self.NAME not in loud(ask(gated, k8s.node(allocatable={})))
+        bound = waiting(node="gpu-1")
+        assert self.NAME not in loud(ask(bound, k8s.node(allocatable={})))
+
     @pytest.mark.parametrize(
         ("message", "node"),
         [
@@ -581,6 +587,8 @@ class TestWithoutNodes:
         [
             ("0/3 nodes are available: 3 node(s) had untolerated taint {a: b}.", True),
             ("0/3 nodes are available: 3 node(s) had untolerated taint(s).", True),
+            ("0/1 nodes are available: 1 node(s) had untolerated taint(s).", True),
+            ("node(s) had untolerated taint(s)", False),
             ("0/4 nodes are available: 3 node(s) had untolerated taint {a: b}.", False),
             (
                 "0/3 nodes are available: 1 node(s) had untolerated taint {a: b}, 2 node(s) had "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,11 @@ from pathlib import Path
 from tests.cluster.admin import JSON
 
 RECORD_VARIABLE = "RECORD_SCHEDULER_MESSAGES"
+# Namespace, uid and generated name, which differ from run to run.
+_TELLING = re.compile(
+    r"\bs\d+-[a-z0-9-]+(?=/)|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|train-\w{5}"
+)
+_SAME = "x"
 _NOT_KEPT = ("metadata", "involvedObject", "source", "eventTime", "firstTimestamp",
              "lastTimestamp", "lastTransitionTime", "lastProbeTime", "reportingInstance",
              "observedGeneration")  # fmt: skip
@@ -32,6 +38,7 @@ class Answers:
         self.given[situation] = f"{'' if right else 'WRONG '}{words} ({requests})"
         if event:
             kept = {key: value for key, value in event.items() if key not in _NOT_KEPT and value}
+            kept["message"] = _TELLING.sub(_SAME, kept["message"])
             self.messages[situation] = kept
 
     def record(self) -> None:

@@ -183,8 +183,7 @@ def test_token_that_expires_in_mid_run_leaves_what_was_read(
     def expired(number: int, sent: dict[str, str]) -> dict[str, str]:
         return sent | ({"Authorization": "Bearer expired"} if number >= 3 else {})
 
-    token = {"token": admin.token("default", "default")}
-    grant(admin)
+    token = {"token": reader_token(admin)}
     with relay(control_plane, headers=expired) as url:
         config = control_plane.write_kubeconfig("expiring", token, full, url)
         answer = stage.ask(config, "--pod", "train-0")
@@ -202,7 +201,6 @@ def test_token_that_expires_in_mid_run_is_renewed_by_its_plugin(
     def expired(number: int, sent: dict[str, str]) -> dict[str, str]:
         return sent | ({"Authorization": "Bearer expired"} if number == 3 else {})
 
-    grant(admin)
     with relay(control_plane, headers=expired) as url:
         plugin = exec_plugin(tmp_path, admin)
         config = control_plane.write_kubeconfig("renewed", {"exec": plugin}, full, url)
@@ -215,7 +213,6 @@ def test_token_that_expires_in_mid_run_is_renewed_by_its_plugin(
 def test_exec_plugin(
     control_plane: ControlPlane, admin: Admin, full: str, tmp_path: Path, version: str
 ) -> None:
-    grant(admin)
     plugin = exec_plugin(tmp_path, admin, version)
     config = control_plane.write_kubeconfig(f"exec-{version}", {"exec": plugin}, full)
     found = stage.report(stage.ask(config, "--pod", "train-0"))
@@ -237,8 +234,7 @@ def test_api_server_killed_in_mid_answer(programs: Path, line: str, tmp_path: Pa
         )
         for manifest in (node("a", gpus=8, labels=hardware()), busy("a", 8), gpu_pod(1)):
             stage.create(admin, "default", manifest)
-        token = {"token": admin.token("default", "default")}
-        grant(admin)
+        token = {"token": reader_token(admin)}
         admin.close()
         with relay(doomed, halfway=lambda n: doomed.kill_api_server() if n == 3 else None) as url:
             config = doomed.write_kubeconfig("cut-off", token, "default", url)
@@ -284,12 +280,12 @@ def test_kubeconfig_as_kubectl_writes_it(
 
 
 def exec_plugin(folder: Path, admin: Admin, version: str = "v1") -> JSON:
-    """A plugin that notes its calls and prints a token of the default account."""
+    """A plugin that notes its calls and prints a reader's token."""
     api_version = f"client.authentication.k8s.io/{version}"
     credential = {
         "apiVersion": api_version,
         "kind": "ExecCredential",
-        "status": {"token": admin.token("default", "default")},
+        "status": {"token": reader_token(admin)},
     }
     (folder / "credential").write_text(json.dumps(credential))
     script = f"echo called >> {folder}/calls; cat {folder}/credential"
@@ -301,19 +297,26 @@ def exec_plugin(folder: Path, admin: Admin, version: str = "v1") -> JSON:
     }
 
 
-def grant(admin: Admin) -> None:
-    """Let the default account read everything, if it may not yet."""
+def reader_token(admin: Admin) -> str:
+    """A token of an account that may do everything, made on the first call."""
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "reader", "namespace": "default"},
+    }
     binding = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
-        "metadata": {"name": "default-reads"},
+        "metadata": {"name": "reader"},
         "roleRef": {
             "apiGroup": "rbac.authorization.k8s.io",
             "kind": "ClusterRole",
             "name": "cluster-admin",
         },
-        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}],
+        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": "default"}],
     }
     if not admin.exists(binding):
+        admin.create(account)
         admin.create(binding)
-        accounts.wait_until_granted(admin, "default", "default", Right("", "nodes", "list"))
+        accounts.wait_until_granted(admin, "default", "reader", Right("", "nodes", "list"))
+    return admin.token("default", "reader")
