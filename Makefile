@@ -15,10 +15,10 @@ test: $(VENV)/installed-dev
 # Against a real Kubernetes control plane, built from tests/cluster/v*/go.mod on the first run;
 # skipped where there is no Go.
 e2e: $(VENV)/installed-e2e
-	$(BIN)/python -m pytest -m cluster tests/cluster
+	$(BIN)/python -m pytest -m cluster -rfE tests/cluster
 
 e2e-old: $(VENV)/installed-e2e
-	KUBERNETES_LINE=1.34 $(BIN)/python -m pytest -m cluster tests/cluster
+	KUBERNETES_LINE=1.34 $(BIN)/python -m pytest -m cluster -rfE tests/cluster
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
