@@ -78,6 +78,12 @@ class Podman:
 
     def python(self, *options: str, arguments: tuple[str, ...]) -> str:
         """Run this interpreter as the container's first process and return what it printed."""
+        return self.end_of_python(*options, arguments=arguments).stdout
+
+    def end_of_python(
+        self, *options: str, arguments: tuple[str, ...]
+    ) -> subprocess.CompletedProcess[str]:
+        """Run this interpreter as the container's first process and return how it ended."""
         ended = subprocess.run(
             self._run("--rm", *options, command=(sys.executable, *arguments)),
             capture_output=True,
@@ -86,4 +92,4 @@ class Podman:
         )
         if not ended.stdout:
             parts.missing(f"a podman that can run containers: {ended.stderr.strip()[-200:]}")
-        return ended.stdout
+        return ended
