@@ -584,7 +584,7 @@ def late_rank(log: NcclLog) -> Iterator[Result]:
         "nccl-late-rank",
         f"The others of {comm.nranks} ranks waited {waited:.0f} s in the bootstrap, and"
         f" {ranks(late)}{where} hardly at all: it reached NCCL that much later.",
-        [comm.line],
+        [comm.least_waited or comm.line],
         hosts=named,
         values={"ranks": f"{ranks(late)}{where}", "seconds": f"{waited:.0f}"},
         severity=Severity.WARNING if waited >= _VERY_LATE_SECONDS else None,

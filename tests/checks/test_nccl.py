@@ -632,6 +632,7 @@ def test_the_rank_that_waited_least_was_late(
     (late,) = [found for found in report.findings if found.name == "nccl-late-rank"]
     assert late.severity is severity
     assert "rank 2 on n2" in late.title
+    assert "0.02" in str(late.evidence[0].value)
 
 
 @pytest.mark.parametrize(

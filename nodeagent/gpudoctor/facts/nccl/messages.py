@@ -123,7 +123,7 @@ class Book:
     def _bootstrap(self, process: Process, record: Record) -> bool:
         timings = _TIMINGS.match(record.text)
         if timings is not None:
-            process.waited = float(timings[1])
+            process.waited = float(timings[1]), self.line()
         elif b"Using" in record.text:
             self.starts_seen = True
             if process.bootstrapped and process.pointers:
@@ -142,7 +142,7 @@ class Book:
         for key, own in reversed(process.ranks.items()):
             comm = self.comms[key]
             if own == rank and comm.nranks == nranks:
-                comm.waited.setdefault(rank, float(timings[3]))
+                comm.wait(rank, float(timings[3]), self.line())
                 break
         return False
 
@@ -248,7 +248,7 @@ class Book:
         elif b"Abort COMPLETE" in rest:
             comm.aborted = True
         if process.waited is not None:
-            comm.waited[rank] = process.waited
+            comm.wait(rank, *process.waited)
             process.waited = None
         return True
 
