@@ -33,7 +33,10 @@ _DISTANCE = re.compile(
     rb".*?\(distance (?P<distance>\d+) [<>]=? (?P<limit>\d+)\)(?:,? read (?P<read>[01]))?"
 )
 _RETURN = re.compile(rb"\S+:\d+ -> (\d+)")
-_TIMINGS = re.compile(rb"Bootstrap timings total [\d.]+ .*?recv ([\d.]+)")
+_TIMINGS = re.compile(rb"Bootstrap timings total [\d.]+ .*?recv (\d+\.?\d*)")
+_INIT_TIMINGS = re.compile(
+    rb"Init timings - \w+: rank (\d+) nranks (\d+) total [\d.]+ \(.*?bootstrap (\d+\.?\d*)"
+)
 _BARE_VERSION = re.compile(rb"(?:^|[^\w])NCCL version (\d+\.\d+[\w.]*)")
 _VERSION = re.compile(rb"NCCL version (\d+\.\d+[\w.]*)")
 
@@ -66,6 +69,7 @@ class Book:
             b"Bootstrap": self._bootstrap,
             b"NCCL": self._version,
             b"Using": self._using,
+            b"Init": self._init_timings,
             b"GPU": self._gpu,
             b"Channel": self._channel,
             b"Ring": self._channel,
@@ -119,7 +123,7 @@ class Book:
     def _bootstrap(self, process: Process, record: Record) -> bool:
         timings = _TIMINGS.match(record.text)
         if timings is not None:
-            process.waited = float(timings[1])
+            process.waited = float(timings[1]), self.line()
         elif b"Using" in record.text:
             self.starts_seen = True
             if process.bootstrapped and process.pointers:
@@ -127,6 +131,19 @@ class Book:
             process.bootstrapped = True
         else:
             self._symptom(process, record)
+        return False
+
+    def _init_timings(self, process: Process, record: Record) -> bool:
+        timings = _INIT_TIMINGS.match(record.text)
+        if timings is None:
+            self._symptom(process, record)
+            return False
+        rank, nranks = int(timings[1][:9]), int(timings[2][:9])
+        for key, own in reversed(process.ranks.items()):
+            comm = self.comms[key]
+            if own == rank and comm.nranks == nranks:
+                comm.wait(rank, float(timings[3]), self.line())
+                break
         return False
 
     def _version(self, process: Process, record: Record) -> bool:
@@ -231,7 +248,7 @@ class Book:
         elif b"Abort COMPLETE" in rest:
             comm.aborted = True
         if process.waited is not None:
-            comm.waited[rank] = process.waited
+            comm.wait(rank, *process.waited)
             process.waited = None
         return True
 

@@ -116,6 +116,8 @@ class Communicator(msgspec.Struct, frozen=True):
     line: Line
     bootstrap_seconds: tuple[tuple[int, float], ...] = ()
     """Rank and the time it spent waiting for the others, where printed."""
+    least_waited: Line | None = None
+    """The line of the rank that waited least."""
 
 
 class Host(msgspec.Struct, frozen=True):

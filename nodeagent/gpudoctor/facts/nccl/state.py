@@ -30,7 +30,7 @@ class Process:
         self.ranks: dict[str, int] = {}
         """Communicator -> this process's rank in it."""
         self.failed: Line | None = None
-        self.waited: float | None = None
+        self.waited: tuple[float, Line] | None = None
         self.bootstrapped = False
         self.mapped = True
         """Whether channels now belong to the largest communicator, as far as can be told."""
@@ -87,7 +87,15 @@ class Comm:
         """Rank -> host."""
         self.completed: set[int] = set()
         self.waited: dict[int, float] = {}
+        self.least_waited: tuple[float, Line] | None = None
         self.aborted = False
+
+    def wait(self, rank: int, seconds: float, line: Line) -> None:
+        """Note how long a rank waited for the others at the start, as it said first."""
+        if rank not in self.waited:
+            if self.least_waited is None or seconds < self.least_waited[0]:
+                self.least_waited = seconds, line
+            self.waited[rank] = seconds
 
 
 class Occurrence:
