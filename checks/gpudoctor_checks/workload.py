@@ -81,7 +81,7 @@ def shm_too_small(situation: PodSituation) -> Iterator[Result]:
             fix=_SHM_PATCH,
         )
         return
-    if pod.node is None:
+    if pod.phase == "Pending" and pod.node is None:
         # Advice on how it will run does not belong beside the reason why it does not start.
         return
     for container in _gpu_containers(situation):
