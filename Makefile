@@ -14,11 +14,11 @@ test: $(VENV)/installed-dev
 
 # Against a real Kubernetes control plane, built from tests/cluster/v*/go.mod on the first run;
 # skipped where there is no Go.
-e2e: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m cluster tests/cluster
+e2e: $(VENV)/installed-e2e
+	$(BIN)/python -m pytest -m cluster -rfE tests/cluster
 
-e2e-old: $(VENV)/installed-dev
-	KUBERNETES_LINE=1.34 $(BIN)/python -m pytest -m cluster tests/cluster
+e2e-old: $(VENV)/installed-e2e
+	KUBERNETES_LINE=1.34 $(BIN)/python -m pytest -m cluster -rfE tests/cluster
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -47,6 +47,10 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) install --upgrade 'pip>=25.1'
 	$(PIP) install --constraint constraints.txt --group dev
+	touch $@
+
+$(VENV)/installed-e2e: $(VENV)/installed-dev
+	$(PIP) install --constraint constraints.txt --group e2e
 	touch $@
 
 clean:

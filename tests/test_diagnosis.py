@@ -136,6 +136,34 @@ def test_same_finding_by_two_rules_is_one_with_both_evidences(diagnose: Diagnose
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (Certainty.CERTAIN, Certainty.CERTAIN, Certainty.CERTAIN),
+        (Certainty.CERTAIN, Certainty.POSSIBLE, Certainty.LIKELY),
+        (Certainty.POSSIBLE, Certainty.CERTAIN, Certainty.CERTAIN),
+    ],
+)
+def test_of_two_equally_sure_rules_only_what_both_lean_on_counts(
+    diagnose: Diagnose, first: Certainty, second: Certainty, expected: Certainty
+) -> None:
+    found = diagnose(
+        draft("slow", certainty=first, leans_on=("Node",)),
+        draft("slow", certainty=second),
+        is_complete=lambda _kind: False,
+    )
+    assert found.findings[0].certainty is expected
+
+
+def test_of_equal_severity_the_surest_leads(diagnose: Diagnose) -> None:
+    found = diagnose(
+        draft("left", certainty=Certainty.POSSIBLE),
+        draft("full-node", NODE, certainty=Certainty.LIKELY),
+        draft("full-node", Subject("X", "y")),
+    )
+    assert [each.certainty.value for each in found.findings] == ["certain", "likely", "possible"]
+
+
+@pytest.mark.parametrize(
     ("complete", "expected"), [(True, Certainty.CERTAIN), (False, Certainty.LIKELY)]
 )
 def test_leaning_on_an_incomplete_kind_is_at_most_likely(
@@ -229,6 +257,7 @@ def verdict(found: Diagnosis, *, starting: bool = False, needed: bool = False) -
 
 def test_verdicts(diagnose: Diagnose) -> None:
     assert verdict(diagnose(draft("full-node"))) is Verdict.FAILING
+    assert verdict(diagnose(draft("broken-card"))) is Verdict.FAILING
     assert verdict(diagnose(draft("slow"))) is Verdict.WARNING
     assert verdict(diagnose(draft("full-node", severity=Severity.INFO))) is Verdict.HEALTHY
     assert verdict(diagnose()) is Verdict.HEALTHY

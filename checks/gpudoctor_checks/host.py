@@ -39,5 +39,3 @@ def unreadable(facts: NodeFacts) -> Iterator[Result]:
             values={"what": facts.refused[0], "state": "may not be read"},
             severity=Severity.INFO,
         )
-        for path in facts.refused[:_SHOWN]:
-            yield Unknown(path, "denied")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from statistics import median
 
 from gpudoctor.checking import Result
-from gpudoctor.facts.nccl.model import Event, NcclLog, WorkStatus
+from gpudoctor.facts.nccl.model import Communicator, Event, NcclLog, WorkStatus
 from gpudoctor.facts.nccl.versions import from_integer
 from gpudoctor.report import Certainty, Severity, Unknown
 from gpudoctor_checks.nccl_log import CHECKS, draft, hosts_of, lines_of, ranks, several
@@ -20,6 +21,10 @@ _DOWN = ("port error", "local catastrophic error", "device fatal", "catastrophic
 _ACTIVE = "port active"
 _FOLLOWERS = ("peer-closed",)
 _QUIET = ("ofi-provider", "net-forced", "ib-none", "cumem")
+_LATE_SECONDS, _VERY_LATE_SECONDS = 10.0, 60.0
+_PROMPT_PART, _LATE_RANKS_PART = 0.1, 0.25
+_FEWEST_TIMED = 3
+"""Of two ranks one always waits for the other."""
 _NO_MEMORY = ("Cannot allocate memory", "ENOMEM")
 
 
@@ -562,6 +567,39 @@ def init_incomplete(log: NcclLog) -> Iterator[Result]:
             certainty=Certainty.LIKELY,
         )
         return
+
+
+@CHECKS.check(NcclLog)
+def late_rank(log: NcclLog) -> Iterator[Result]:
+    """The start waited for a rank: the one that itself hardly waited is the one that was late."""
+    found = [(comm, late, waited) for comm in log.communicators for late, waited in _late_to(comm)]
+    if not found:
+        return
+    comm, late, waited = max(found, key=lambda each: each[2])
+    hosts = dict(comm.hosts)
+    named = tuple(dict.fromkeys(hosts[rank] for rank in late if rank in hosts))
+    where = f" on {several(named, 'host')}" if named else ""
+    yield draft(
+        log,
+        "nccl-late-rank",
+        f"The others of {comm.nranks} ranks waited {waited:.0f} s in the bootstrap, and"
+        f" {ranks(late)}{where} hardly at all: it reached NCCL that much later.",
+        [comm.least_waited or comm.line],
+        hosts=named,
+        values={"ranks": f"{ranks(late)}{where}", "seconds": f"{waited:.0f}"},
+        severity=Severity.WARNING if waited >= _VERY_LATE_SECONDS else None,
+    )
+
+
+def _late_to(comm: Communicator) -> Iterator[tuple[list[int], float]]:
+    """The ranks that hardly waited, when the others did, and how long those did (the median)."""
+    if len(comm.bootstrap_seconds) < _FEWEST_TIMED:
+        return
+    middle = median(seconds for _, seconds in comm.bootstrap_seconds)
+    late = [rank for rank, seconds in comm.bootstrap_seconds if seconds < middle * _PROMPT_PART]
+    few = len(late) <= max(1, len(comm.bootstrap_seconds) * _LATE_RANKS_PART)
+    if middle >= _LATE_SECONDS and late and few:
+        yield late, middle
 
 
 @CHECKS.check(NcclLog)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gpudoctor.checking import CheckSet, Draft, finding
 from gpudoctor.facts.nccl.model import Event, Line, NcclLog
@@ -33,14 +33,34 @@ def draft(
     return finding(
         name,
         log.subject,
-        detail,
+        detail + _where(log, concerned),
         *evidence(lines),
         values={"hosts": several(concerned, "host")} | (values or {}),
         certainty=certainty,
         severity=severity,
-        related=(*log.related, *(Subject("Host", host) for host in concerned[:_LINES_SHOWN])),
+        related=(*log.related, *_places(log, concerned[:_LINES_SHOWN])),
         fix=fix,
     )
+
+
+def _places(log: NcclLog, hosts: Iterable[str]) -> Iterator[Subject]:
+    """The hosts, and the pods and nodes that they are."""
+    for host in hosts:
+        yield Subject("Host", host)
+        for name, subjects in log.places:
+            if name == host:
+                yield from subjects
+
+
+def _where(log: NcclLog, hosts: Iterable[str]) -> str:
+    """Say which pod and node the first few hosts are, where that is known."""
+    known = dict(log.places)
+    told = [
+        f"{host} is {' on '.join(f'{each.kind}/{each.name}' for each in known[host])}"
+        for host in hosts
+        if host in known
+    ]
+    return f" {'; '.join(told[:_HOSTS_NAMED])}." if told else ""
 
 
 def evidence(lines: Iterable[Line]) -> list[Evidence]:

@@ -12,7 +12,7 @@ import msgspec
 
 from gpudoctor.checking import CheckSet, Draft, Result, finding
 from gpudoctor.facts.node.gpu import Gpu, NodeGpus, NotAvailable
-from gpudoctor.facts.node.model import AMAZON, MELLANOX, Hca
+from gpudoctor.facts.node.model import AMAZON, MELLANOX, Hca, WorkloadFacts
 from gpudoctor.facts.node.own_container import OwnContainer
 from gpudoctor.report import Blame, Evidence, Severity, Unknown
 from gpudoctor.sources.host import Proof
@@ -25,6 +25,7 @@ _DEV = "/dev/infiniband"
 _NVML = "NVML"
 _LIBRARY_MISSING = "no libnvidia-ml.so.1"
 _DECLARED = "declared need"
+_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 
 
 def _need(name: str, value: object = None) -> Evidence:
@@ -82,18 +83,32 @@ def _no_nvml(own: OwnContainer, why: Unknown) -> Iterator[Result]:
     if not why.why.startswith(_LIBRARY_MISSING):
         yield why
         return
+    hidden = _hides_nvml(own)
     yield finding(
         "driver-libs-not-injected",
         own.subject,
-        "The driver's library is not in this container: it asks for no GPU, or the container "
-        "toolkit did not put it there.",
+        "The driver's library is not in this container: "
+        + (
+            f"{_CAPABILITIES} does not ask for it."
+            if hidden
+            else "it asks for no GPU, or the container toolkit did not put it there."
+        ),
         _need("gpus", own.needs.gpus or 1),
         Evidence(_NVML, "libnvidia-ml.so.1", "not found"),
         Evidence("/dev", "nvidia*", None if own.gpu_nodes is None else f"{own.gpu_nodes} nodes"),
-        blame=Blame.NODE if own.gpu_nodes else None,
-        fix="Ask for the same GPUs in this init container as in the trainer (resources.limits): "
+        blame=Blame.NODE if own.gpu_nodes and not hidden else None,
+        fix=f"Add utility to {_CAPABILITIES} of this container."
+        if hidden
+        else "Ask for the same GPUs in this init container as in the trainer (resources.limits): "
         "the pod needs no more of them for it.",
     )
+
+
+def _hides_nvml(own: OwnContainer) -> bool:
+    """Whether the container tells the toolkit to leave NVML out; without a word it is put in."""
+    process = own.node.process
+    asked = ((process.environment if process is not None else None) or {}).get(_CAPABILITIES)
+    return asked is not None and not {"utility", "all", ""} & set(asked.replace(" ", "").split(","))
 
 
 @CHECKS.check(OwnContainer)
@@ -148,17 +163,33 @@ def rdma(own: OwnContainer) -> Iterator[Result]:
     if facts.verbs is None:
         yield Unknown(_DEV, "it could not be listed")
         return
-    nodes = [node for node in facts.verbs if node.name.startswith("uverbs")]
+    nodes = {node.name: node for node in facts.verbs if node.name.startswith("uverbs")}
     if not nodes:
         yield _no_rdma(own)
+    if not nodes or not facts.hcas:
         yield from network.devices(facts)
         return
-    for rule in (network.devices, network.closed_nodes, network.foreign_verbs, network.gid_index):
-        yield from rule(facts)
-    for node in nodes:
-        if node.opened not in ("", None, "EPERM", "EACCES"):
-            yield _open_failed(own, node.name, node.opened)
-    yield from _no_active_port(own, {node.name for node in nodes})
+    # NCCL takes the adapters that open; those that were not given are no affair of this pod.
+    given = tuple(hca for hca in facts.hcas if hca.uverbs is None or hca.uverbs in nodes)
+    facts = msgspec.structs.replace(facts, hcas=given)
+    yield from network.foreign_verbs(facts)
+    yield from network.gid_index(facts)
+    yield from _closed(own, facts)
+    yield from _no_active_port(own, given)
+
+
+def _closed(own: OwnContainer, facts: WorkloadFacts) -> Iterator[Result]:
+    """Nodes that do not open: a failure unless another one does."""
+    nodes = [node for node in facts.verbs or () if node.name.startswith("uverbs")]
+    found = [result for result in network.closed_nodes(facts) if isinstance(result, Draft)]
+    found += [
+        _open_failed(own, node.name, node.opened)
+        for node in nodes
+        if node.opened not in ("", None, "EPERM", "EACCES")
+    ]
+    severity = Severity.WARNING if any(node.opened == "" for node in nodes) else None
+    for draft in found:
+        yield msgspec.structs.replace(draft, severity=severity)
 
 
 def _no_rdma(own: OwnContainer) -> Draft:
@@ -201,9 +232,8 @@ def _open_failed(own: OwnContainer, name: str, why: str | None) -> Draft:
     )
 
 
-def _no_active_port(own: OwnContainer, nodes: set[str]) -> Iterator[Result]:
+def _no_active_port(own: OwnContainer, given: tuple[Hca, ...]) -> Iterator[Result]:
     """All ports of all adapters given are down; one of many is the node's own affair."""
-    given = [hca for hca in own.node.hcas or () if hca.uverbs in nodes]
     if not given or any(_may_work(hca) for hca in given):
         return
     for hca in given:
@@ -308,7 +338,7 @@ def shared_memory(own: OwnContainer) -> Iterator[Result]:
         f"{limits.amount(proof.wanted)} of shared memory are needed: {said}.",
         _need("shm", limits.amount(proof.wanted)),
         Evidence(SHM, "to be had", limits.amount(proof.got), f"{proof.errno} {proof.note}".strip()),
-        values={"pod": own.subject.name},
+        values={"pod": own.subject.name, "size": "too small"},
     )
 
 
@@ -329,7 +359,7 @@ def huge_pages(own: OwnContainer) -> Iterator[Result]:
     if proof.errno not in ("ENOMEM", "SIGBUS", "EPERM"):
         yield Unknown("huge pages", f"the try ended with {proof.errno}: {proof.note}")
         return
-    free = own.free_huge_pages
+    free = sum(pages.free for pages in own.node.hugepages)
     limited = proof.errno == "SIGBUS" or bool(free)
     yield finding(
         "hugepages-missing",
@@ -343,7 +373,7 @@ def huge_pages(own: OwnContainer) -> Iterator[Result]:
         ),
         _need("hugepages", limits.amount(proof.wanted)),
         Evidence("mmap MAP_HUGETLB", limits.amount(proof.wanted), proof.errno),
-        Evidence("/proc/meminfo", "HugePages_Free", None if free is None else str(free)),
+        Evidence("/sys/kernel/mm/hugepages", "free_hugepages", str(free)),
         values={"nodes": own.subject.name, "resource": "hugepages"},
         blame=Blame.REQUEST if limited else Blame.NODE,
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gpudoctor.checking import CheckSet, Result, finding
+from gpudoctor.checking import CheckSet, Draft, Result, finding
+from gpudoctor.facts.kubernetes.pod_adapters import PodAdapters
 from gpudoctor.facts.node.model import Gid, Hca, NodeFacts, Port, VerbsNode, WorkloadFacts
 from gpudoctor.report import Certainty, Evidence, Severity, Subject, Unknown
 
@@ -124,6 +125,17 @@ def ports_down(facts: NodeFacts) -> Iterator[Result]:
             values={"device": hca.name, "port": port.number},
             severity=severity,
         )
+
+
+@CHECKS.check(PodAdapters)
+def ports_down_in_log(adapters: PodAdapters) -> Iterator[Result]:
+    """The same, where a pod's log shows the adapters."""
+    for found in ports_down(adapters.facts):
+        if isinstance(found, Draft) and found.subject.device in adapters.logs:
+            log = f"log {adapters.logs[found.subject.device]}"
+            evidence = (Evidence(log, found.subject.device, found.detail),)
+            found = msgspec.structs.replace(found, evidence=evidence)
+        yield found
 
 
 def _active(facts: WorkloadFacts) -> list[tuple[Hca, Port]]:

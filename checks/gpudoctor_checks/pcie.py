@@ -8,7 +8,7 @@ import msgspec
 
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.node.model import AcsPort, Link, NodeFacts, PciDevice, WorkloadFacts
-from gpudoctor.report import Certainty, Evidence, Severity, Subject, Unknown
+from gpudoctor.report import Certainty, Evidence, Severity, Subject
 
 CHECKS = CheckSet()
 
@@ -129,13 +129,6 @@ def acs(facts: NodeFacts) -> Iterator[Result]:
             Evidence(port.source, port.address, port.control, "ACSCtl: what is switched on"),
             values={"bridge": port.address},
             severity=Severity.INFO if facts.virtual or passes_through else None,
-        )
-    concerned = facts.gpus or facts.hcas or not facts.pci_whole
-    if facts.acs.denied and concerned:
-        yield Unknown(
-            "acs-state",
-            f"{len(facts.acs.denied)} PCI bridges hide their capabilities from this user "
-            f"({facts.acs.denied[0]}); read them as root with `lspci -vvv`",
         )
 
 

@@ -25,7 +25,7 @@ _SHOWN = 4
 _NO_NODES = "no nodes available to schedule pods"
 _ONLY_SCHEDULER_KNOWS = (
     ("volume node affinity conflict", "volume-affinity-conflict"),
-    ("persistentvolume's node affinity", "volume-affinity-conflict"),  # the same, 1.35 on
+    ("persistentvolume's node affinity", "volume-affinity-conflict"),  # the same, by 1.34
     ("no available volume zone", "volume-affinity-conflict"),
     ("unbound immediate persistentvolumeclaims", "volume-unbound"),
     ('persistentvolumeclaim "', "volume-unbound"),  # not found, being deleted, lost
@@ -188,7 +188,7 @@ def no_gpu_node(situation: PodSituation) -> Iterator[Result]:
         return  # the input lacks the nodes; the cluster may have them
     for resource in supply.gpu_requests(situation):
         if resources.is_accounting(resource) or any(
-            supply.has_hardware(fit.node, resource) or supply.offers_vendor(fit.node, resource)
+            supply.has_hardware(fit.node, resource) or supply.knows_vendor(fit.node, resource)
             for fit in situation.fits
         ):
             continue

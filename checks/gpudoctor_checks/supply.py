@@ -70,6 +70,14 @@ def has_hardware(node: Node, resource: str) -> bool:
     )
 
 
+def knows_vendor(node: Node, resource: str) -> bool:
+    """Whether the node has a key of the resource's vendor, if only with 0: a plugin was there."""
+    vendor = resources.vendor_of(resource)
+    return vendor is not None and any(
+        vendor.keys.fullmatch(name) for name in node.capacity | node.allocatable
+    )
+
+
 def offers_vendor(node: Node, resource: str) -> bool:
     """Whether the node offers any device of the resource's vendor, under whatever name."""
     vendor = resources.vendor_of(resource)

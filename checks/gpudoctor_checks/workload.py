@@ -33,11 +33,15 @@ _SHOWN = 3
 
 
 def _gpu_containers(situation: PodSituation) -> list[Container]:
+    """The containers that compute on GPUs; one that only prepares, as preflight, does not."""
     return [
         container
         for container in situation.pod.containers
-        if any(resources.is_gpu(name) for name in container.limits | container.requests)
-        or container.claims
+        if (not container.is_init or container.is_sidecar)
+        and (
+            any(resources.is_gpu(name) for name in container.limits | container.requests)
+            or container.claims
+        )
     ]
 
 
@@ -77,6 +81,9 @@ def shm_too_small(situation: PodSituation) -> Iterator[Result]:
             fix=_SHM_PATCH,
         )
         return
+    if pod.phase == "Pending" and pod.node is None:
+        # Advice on how it will run does not belong beside the reason why it does not start.
+        return
     for container in _gpu_containers(situation):
         gpus = _gpus_of(container)
         if gpus > 1 and shm_limit(pod, container) == Decimal(64 * 2**20):
@@ -84,7 +91,8 @@ def shm_too_small(situation: PodSituation) -> Iterator[Result]:
                 "shm-too-small",
                 pod.subject,
                 f"Container {container.name} has {gpus} GPUs and the default {SHM} of "
-                f"{_DEFAULT_SHM}. Nothing in its log shows that it ran out.",
+                f"{_DEFAULT_SHM}."
+                + (" Nothing in its log shows that it ran out." if situation.has_log else ""),
                 Evidence(pod.meta.path, f"spec.volumes, volumeMounts [{SHM}]", "not mounted"),
                 values={"pod": pod.meta.short, "size": f"the default {_DEFAULT_SHM}"},
                 severity=Severity.INFO,
@@ -411,7 +419,7 @@ def _asks_rdma(pod: Pod) -> bool:
     return any(resources.is_rdma(name) and amount > 0 for name, amount in pod.requests.items())
 
 
-def _may_have_rdma(pod: Pod) -> bool:
+def may_have_rdma(pod: Pod) -> bool:
     """Whether the pod gets RDMA devices by resource, host path or privilege, or may by claim."""
     if _asks_rdma(pod):
         return True
@@ -425,7 +433,7 @@ def _may_have_rdma(pod: Pod) -> bool:
 def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
     """One pod of several with GPUs runs on a node that offers RDMA, and asks for none."""
     pod, node = situation.pod, situation.node
-    if not _asks_gpus(pod) or _may_have_rdma(pod) or pod.is_terminal:
+    if not _asks_gpus(pod) or may_have_rdma(pod) or pod.is_terminal:
         return
     used = _networks_used(situation)
     on_sockets = bool(used) and all(network == "Socket" for _, network, _ in used)
@@ -463,7 +471,7 @@ def rdma_not_requested(situation: PodSituation) -> Iterator[Result]:
         Evidence(pod.meta.path, "spec.containers[*].resources", f"no {resource}"),
         *supply.allocatable_evidence([node], resource, "offered, and not asked for"),
         *(Evidence(peer.meta.path, "spec.nodeName", peer.node) for peer in situation.peers[:1]),
-        values={"pod": pod.meta.short, "resource": resource},
+        values={"pod": pod.meta.short, "resource": resource, "reason": "its node offers"},
         severity=None if harmed else Severity.INFO,
         certainty=Certainty.CERTAIN if harmed else Certainty.POSSIBLE,
         related=(node.subject,),
@@ -527,12 +535,14 @@ def _memlock_finding(
     else:
         name, said = "missing-ipc-lock", "runs as root without capability IPC_LOCK"
     effect = " (it has the capability, which does not take effect for it)" if has_lock else ""
-    harm = "RDMA memory registration failed" if lines else "No failure is in its log"
+    harm = " No failure is in its log." if situation.has_log else ""
+    if lines:
+        harm = " RDMA memory registration failed."
     return finding(
         name,
         pod.subject,
         f"Container {container.name} uses RDMA and {said}{effect}: the runtime's limit on locked "
-        f"memory applies. {harm}.",
+        f"memory applies.{harm}",
         *(line.evidence for line in lines[-1:]),
         Evidence(pod.meta.path, f"{where}.capabilities.add", capabilities),
         Evidence(

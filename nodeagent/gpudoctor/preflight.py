@@ -7,10 +7,10 @@ allocated, in children under this container's own limits. Only a declared need c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
-from typing import TypeVar
 
 import msgspec
 
@@ -35,13 +35,12 @@ from gpudoctor.report import (
     Subject,
     Unknown,
 )
-from gpudoctor.sources.host import Host, Listing, proofs, text
+from gpudoctor.sources.host import Host, Listing, Missing, Proof, proofs, text
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
 
 _NVML_S = 10.0
-_GPU_NODE = "nvidia"
-R = TypeVar("R")
+_GPU_NODE = re.compile(r"^nvidia\d+$")
 
 
 class Exit(IntEnum):
@@ -72,11 +71,18 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def derived(environment: Mapping[str, str], host: Host) -> Needs:
-    """Return what the container shows that it needs: RDMA if it was given a device or names one."""
-    listing = host.listing("/dev/infiniband")
-    given = isinstance(listing, Listing) and any(n.startswith("uverbs") for n in listing.names)
+    """Return what the container shows that it needs: the devices that it was given or names.
+
+    GPUs count only where NVML can be asked about them, which a container may switch off.
+    """
+    given = any(name.startswith("uverbs") for name in _in(host, "/dev/infiniband"))
     named = environment.get("NCCL_IB_HCA", "")
-    return Needs(rdma=given or bool(named and not named.startswith("^")))
+    capabilities = environment.get("NVIDIA_DRIVER_CAPABILITIES") or "utility"
+    tells = "utility" in capabilities or "all" in capabilities
+    return Needs(
+        rdma=given or bool(named and not named.startswith("^")),
+        gpus=(_gpu_nodes(host) or None) if tells else None,
+    )
 
 
 def run(
@@ -132,7 +138,6 @@ def _read(
     """Read and try side by side: each waits for the kernel or for the driver."""
     first = environment.get("MASTER_ADDR") or None
     tries = {
-        "locked": needs.locked and proofs.lock_memory(needs.locked),
         "shared": needs.shm and proofs.allocate_shared(needs.shm),
         "huge": needs.hugepages and proofs.map_huge_pages(needs.hugepages),
         "resolved": needs.bootstrap and first and proofs.resolve(first, needs.bootstrap),
@@ -147,15 +152,15 @@ def _read(
         gpus=gpus,
         gpu_nodes=_gpu_nodes(host),
         proofs=Proofs(
+            locked=_locked(host, needs.locked) if needs.locked else None,
             **{
                 name: attempt.result()
                 for name, attempt in tries.items()
                 if isinstance(attempt, proofs.Attempt)
-            }
+            },
         ),
-        interfaces=_names(host, "/sys/class/net", frozenset),
+        interfaces=frozenset(_in(host, "/sys/class/net")) or None,
         first_address=first,
-        free_huge_pages=_free_huge_pages(host),
     )
 
 
@@ -172,25 +177,22 @@ def _node(host: Host, subject: Subject) -> NodeFacts:
     )
 
 
-def _names(host: Host, path: str, convert: Callable[[tuple[str, ...]], R]) -> R | None:
+def _in(host: Host, path: str) -> tuple[str, ...]:
     listing = host.listing(path)
-    return convert(listing.names) if isinstance(listing, Listing) and listing.complete else None
+    return listing.names if isinstance(listing, Listing) else ()
 
 
 def _gpu_nodes(host: Host) -> int | None:
-    def count(names: tuple[str, ...]) -> int:
-        return sum(n.startswith(_GPU_NODE) and n[len(_GPU_NODE) :].isdecimal() for n in names)
+    """Return how many GPUs have a device node here, None if /dev cannot be listed."""
+    names = _in(host, "/dev")
+    return sum(bool(_GPU_NODE.match(name)) for name in names) if names else None
 
-    return _names(host, "/dev", count)
 
-
-def _free_huge_pages(host: Host) -> int | None:
-    """Return the free huge pages of the default size."""
-    for line in (text(host, "/proc/meminfo") or "").splitlines():
-        if line.startswith("HugePages_Free:"):
-            value = line.partition(":")[2].strip()
-            return int(value) if value.isdecimal() else None
-    return None
+def _locked(host: Host, size: int) -> Proof:
+    tried = host.try_lock(size)
+    if isinstance(tried, Missing):
+        return Proof(size, 0, tried.errno, tried.note)
+    return Proof(size, 0 if tried else size, tried)
 
 
 def _cuda_stack(own: OwnContainer, module: str | None) -> list[object]:

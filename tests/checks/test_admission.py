@@ -138,6 +138,9 @@ class TestStaleAccounting:
             "devices",
         ]
         assert "(4 wanted, 2 available to the kubelet)" in found.detail
+        assert found.title == (
+            "gpu-1 refused team/train-0: the kubelet still counts devices of pods that are gone"
+        )
 
     @pytest.mark.parametrize(
         ("message", "reason", "expected"),
@@ -197,6 +200,9 @@ class TestNuma:
             "Pod/team/train-0 spec.containers[main].resources.limits[nvidia.com/gpu] 4",
         ]
         assert "6 of nvidia.com/gpu are free there in total." in found.detail
+        assert found.title == (
+            "gpu-1 refused team/train-0: no aligned set of nvidia.com/gpu on one NUMA node"
+        )
 
     def test_near_misses(self) -> None:
         assert self.NAME not in loud(ask(refused(self.MESSAGE, "Other"), k8s.node()))

@@ -85,6 +85,11 @@ class TestNotAdvertised:
         found = finding_of(ask(waiting(), *nodes), self.NAME)
         assert found.title.endswith("gpu-1, gpu-2, gpu-3")
 
+    def test_first_node_says_why_it_has_hardware(self) -> None:
+        nodes = [bare("a", labels={"nvidia.com/gpu.count": "4"}), bare("b")]
+        found = finding_of(ask(waiting(), *nodes), self.NAME)
+        assert [e.note for e in found.evidence[:2]] == ["although label nvidia.com/gpu.count=4"] * 2
+
     def test_partial_input_makes_it_likely(self) -> None:
         found = finding_of(ask(waiting(), bare(), complete=False), self.NAME)
         assert told(found) == ("critical", "likely", "Node/gpu-1")
@@ -246,6 +251,20 @@ class TestBlockedByTaint:
         )
         assert "no toleration for team=ml:NoSchedule of gpu-1" in found.detail
 
+    def test_all_nodes_that_repel_it_are_named(self) -> None:
+        pod = waiting(spec={"tolerations": [TOLERATES]})
+        nodes = [bare(f"gpu-{n}", taints=[TAINT]) for n in range(1, 6)]
+        found = finding_of(ask(pod, *nodes, k8s.daemon()), self.NAME)
+        assert found.title.endswith("the taints of gpu-1, gpu-2, gpu-3 and 2 more")
+        taints = [line for line in shown(found).splitlines() if "spec.taints" in line]
+        assert taints == [f"Node/gpu-{n} spec.taints team=ml:NoSchedule" for n in range(1, 4)]
+
+    def test_tolerations_are_written_as_they_count(self) -> None:
+        pod = waiting(spec={"tolerations": [TOLERATES]})
+        tolerations = [{"operator": "Exists", "effect": "NoExecute"}, {"key": "a", "value": "b"}]
+        report = ask(pod, bare(taints=[TAINT]), k8s.daemon(tolerations=tolerations))
+        assert "tolerations *:NoExecute, a=b:*" in shown(finding_of(report, self.NAME))
+
     def test_plugin_without_any_toleration(self) -> None:
         pod = waiting(spec={"tolerations": [TOLERATES]})
         found = finding_of(ask(pod, bare(taints=[TAINT]), k8s.daemon()), self.NAME)
@@ -272,6 +291,7 @@ class TestBlockedByTaint:
                 id="another-plugin-serves",
             ),
             pytest.param([k8s.daemon("amdgpu-device-plugin")], TAINT, id="other-vendor"),
+            pytest.param([k8s.daemon_pod(on="gpu-9")], TAINT, id="no-daemon-set"),
             pytest.param(
                 [k8s.daemon()], {"key": "team", "effect": "PreferNoSchedule"}, id="soft-taint"
             ),
@@ -490,6 +510,43 @@ class TestLostGpu:
         ]
         assert "fails to hand out nvidia.com/gpu" in found.detail
 
+    @pytest.mark.parametrize(
+        ("health", "holds", "wanted", "in_use", "expected"),
+        [
+            ("Unhealthy", 1, 1, 6, True),
+            ("Unhealthy", 1, 2, 6, False),
+            ("Unhealthy", 2, 2, 4, True),
+            ("Healthy", 1, 1, 6, False),
+            ("Unhealthy", 1, 1, 0, False),
+        ],
+        ids=["hides-one", "not-enough", "hides-two", "healthy", "others-free"],
+    )
+    def test_lost_one_that_a_pod_holds_hides_a_healthy_one(
+        self, health: str, holds: int, wanted: int, in_use: int, expected: bool
+    ) -> None:
+        devices = [{"resourceID": f"GPU-{n}", "health": health} for n in range(holds)]
+        status = k8s.container_status(
+            ready=True, allocatedResourcesStatus=[{"name": GPU, "resources": devices}]
+        )
+        holder = k8s.pod(
+            "holder",
+            "x",
+            limits={GPU: str(holds)},
+            node="gpu-1",
+            phase="Running",
+            statuses=[status],
+        )
+        others = k8s.held("gpu-1", str(in_use), name="others")
+        report = ask(waiting({GPU: str(wanted)}), marked(8 - holds), holder, others)
+        assert (self.NAME in loud(report)) is expected
+        if expected:
+            found = finding_of(report, self.NAME)
+            assert told(found) == ("critical", "certain", "Node/gpu-1")
+            assert shown(found).splitlines()[0] == (
+                "Pod/x/holder allocatedResourcesStatus GPU-0: Unhealthy"
+            )
+            assert "Delete the pod that holds the lost device (Pod/x/holder)" in found.fix
+
     def test_pod_without_gpus(self) -> None:
         report = ask(refused("GPU is lost", limits={"cpu": "1"}), k8s.node())
         assert self.NAME not in names(report)
@@ -519,6 +576,19 @@ def test_plugin_log_about_the_driver(line: str, name: str | None) -> None:
     assert found.detail == f"The device plugin on gpu-1 cannot use the driver: {line}"
     well = ask(waiting(), k8s.node(labels=PRESENT), k8s.daemon(), k8s.daemon_pod(), logs=logs)
     assert name not in names(well)
+
+
+def test_only_the_node_whose_plugin_complains_and_its_newest_words() -> None:
+    line = "nvml error: driver not loaded: {}"
+    for node in ("gpu-1", "gpu-2"):
+        key = f"gpu-operator/nvidia-device-plugin-{node}/nvidia-device-plugin"
+        log = f"{line.format('first')}\n{line.format('last')}\n"
+        plugins = [k8s.daemon_pod(on=name) for name in ("gpu-1", "gpu-2")]
+        report = ask(waiting(), bare(), bare("gpu-2"), k8s.daemon(), *plugins, logs={key: log})
+        found = finding_of(report, "driver-not-loaded")
+        assert str(found.subject) == f"Node/{node}"
+        assert found.detail.endswith(line.format("last"))
+        assert shown(found).splitlines() == [f"log {key} line 2 {line.format('last')}"]
 
 
 RDMA = "rdma/hca_shared"
@@ -606,7 +676,7 @@ class TestHugepages:
             "Node/gpu-1 status.allocatable[hugepages-2Mi] no such key",
             "Pod/team/train-0 spec.containers[main].resources.limits[hugepages-2Mi] 1073741824",
         ]
-        assert "asks for 1073741824 bytes of hugepages-2Mi; gpu-1 has less" in found.detail
+        assert "asks for 1024 MiB of hugepages-2Mi; gpu-1 has less" in found.detail
 
     @pytest.mark.parametrize(
         ("wanted", "offered", "in_use", "expected"),

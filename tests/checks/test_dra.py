@@ -201,7 +201,7 @@ def test_only_the_highest_generation_counts() -> None:
     report = ask(claiming(INVALID), claim(), *old, new, node())
     found = finding_of(report, "dra-pool-incomplete")
     assert "1 of 2 slices of generation 2" in found.detail
-    assert "2 slices are of an older generation" in found.detail
+    assert "2 more of an older one" in found.detail
 
 
 def test_slices_missing_from_a_partial_input_prove_nothing() -> None:
@@ -535,3 +535,35 @@ def test_other_refusals_leave_no_unknown_claim() -> None:
     said = "0/1 nodes are available: 1 Insufficient cpu."
     report = ask(claiming(said), claim(), node())
     assert not [unknown for unknown in report.unknown if "ResourceClaim" in unknown.what]
+
+
+# In the words of kube-scheduler 1.34 and 1.37
+
+
+def test_device_class_that_does_not_exist() -> None:
+    said = "0/1 nodes are available: request r: device class gpu.nvidia.com does not exist."
+    report = ask(claiming(said), claim(), node())
+    assert report.roots == ("dra-no-matching-device",)
+    detail = finding_of(report, "dra-no-matching-device").detail
+    assert "there is no DeviceClass gpu.nvidia.com" in detail
+
+
+def test_attribute_that_no_device_has() -> None:
+    said = (
+        'running "DynamicResources" filter plugin: claim team/claim: selector #0: '
+        "CEL runtime error: no such key: product"
+    )
+    selector = [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].product == 'H100'"}}]
+    report = ask(claiming(said), claim(request(selectors=selector)), slice_(device()), node())
+    assert report.roots == ("dra-no-matching-device",)
+
+
+def test_all_devices_of_a_pool_that_lacks_slices() -> None:
+    said = (
+        'running "DynamicResources" filter plugin: claim team/claim, request r: asks for all '
+        "devices, but resource pool gpu.nvidia.com/gpu-1 is currently being updated"
+    )
+    wanted = claim({"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"})
+    report = ask(claiming(said), wanted, slice_(device(), count=2), node())
+    assert report.roots == ("dra-pool-incomplete",)
+    assert finding_of(report, "dra-pool-incomplete").certainty is Certainty.CERTAIN

@@ -14,7 +14,7 @@ from gpudoctor.diagnosis import Diagnosis
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_reader import parse_gpus
 from gpudoctor.report import Subject, Unknown
-from gpudoctor.sources.nvml import NvmlAnswer
+from gpudoctor.sources.child import Answer
 
 HOST = Subject("Host", "local")
 CHECKS = registry.load()
@@ -30,10 +30,10 @@ HEALTHY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def answer(*gpus: dict[str, Any], init: Any = True, in_time: bool = True) -> NvmlAnswer:
+def answer(*gpus: dict[str, Any], init: Any = True, in_time: bool = True) -> Answer:
     lines: list[Any] = [[None, "init", init], [None, "driver", "580.95.05"]]
     lines += [[number, key, value] for number, gpu in enumerate(gpus) for key, value in gpu.items()]
-    return NvmlAnswer("".join(json.dumps(line) + "\n" for line in lines), in_time)
+    return Answer("".join(json.dumps(line) + "\n" for line in lines), in_time)
 
 
 def diagnose(*gpus: dict[str, Any], **rest: Any) -> Diagnosis:
@@ -114,7 +114,7 @@ def test_nvml_that_does_not_start(code: int, expected: list[str]) -> None:
 
 def test_a_hang_is_one_unknown_not_one_for_each_value() -> None:
     text = answer({"name": "NVIDIA H100"}).text + '["?", 0, "temperature"]\n[0, "temp'
-    facts = parse_gpus(NvmlAnswer(text, in_time=False), HOST)
+    facts = parse_gpus(Answer(text, in_time=False), HOST)
     assert isinstance(facts, NodeGpus)
     found = diagnosis.diagnose(CHECKS, [facts])
     assert [unknown.what for unknown in found.unknown] == [
@@ -146,7 +146,7 @@ def test_a_hang_is_one_unknown_not_one_for_each_value() -> None:
 )
 def test_any_answer_is_taken(lines: list[str], in_time: bool) -> None:
     start = json.dumps([None, "init", True])
-    facts = parse_gpus(NvmlAnswer("\n".join([start, *lines]), in_time), HOST)
+    facts = parse_gpus(Answer("\n".join([start, *lines]), in_time), HOST)
     if not isinstance(facts, Unknown):
         assert all(
             "check" not in unknown.what for unknown in diagnosis.diagnose(CHECKS, [facts]).unknown

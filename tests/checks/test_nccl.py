@@ -601,3 +601,49 @@ def test_p2p_switched_off_by_choice_is_not_a_fault() -> None:
     lines = start(ranks, nnodes=1, environment=env)
     lines += [ranks[0].info("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct")]
     assert names(diagnose(lines)) == set()
+
+
+def timed(
+    seconds: list[float], form: str = "Bootstrap timings total {0} (create 0.1, recv {0})"
+) -> list[str]:
+    """A start in which each rank says how long it waited."""
+    members = [Rank(f"n{number}", number) for number in range(len(seconds))]
+    lines = []
+    for rank, waited in zip(members, seconds, strict=True):
+        text = form.format(waited, rank.rank, len(seconds))
+        lines += start([rank], nranks=len(seconds))
+        if text.startswith("Bootstrap"):
+            lines.insert(-1, rank.info(text))
+            continue
+        lines.append(rank.info(text))
+    return lines + ring(members)
+
+
+INIT = "Init timings - ncclCommInitRank: rank {1} nranks {2} total {0} (kernels 0.2, bootstrap {0}, x 1)"
+
+
+@pytest.mark.parametrize("form", [None, INIT])
+@pytest.mark.parametrize(("waited", "severity"), [(15.5, Severity.INFO), (95.2, Severity.WARNING)])
+def test_the_rank_that_waited_least_was_late(
+    form: str | None, waited: float, severity: Severity
+) -> None:
+    seconds = [waited, waited + 0.1, 0.02, waited - 0.2]
+    report = diagnose(timed(seconds, form) if form else timed(seconds))
+    (late,) = [found for found in report.findings if found.name == "nccl-late-rank"]
+    assert late.severity is severity
+    assert "rank 2 on n2" in late.title
+    assert "0.02" in str(late.evidence[0].value)
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        [0.03, 0.031, 0.0001, 0.02],
+        [20.0, 21.0, 19.0, 20.5],
+        [20.0, 0.1],
+        [20.0, 0.1, 0.1, 20.0],
+    ],
+    ids=["all at once", "all wait alike", "one of two always waits", "half of them"],
+)
+def test_nobody_was_late(seconds: list[float]) -> None:
+    assert "nccl-late-rank" not in names(diagnose(timed(seconds)))

@@ -12,8 +12,10 @@ from gpudoctor.diagnosis import Diagnosis, diagnose
 from gpudoctor.facts.node.gpu import NOT_SUPPORTED, Gpu, Modes, NodeGpus, NotAvailable, NvLink
 from gpudoctor.facts.node.model import (
     MELLANOX,
+    Gid,
     GpuDirect,
     Hca,
+    HugePages,
     NodeFacts,
     NumaNode,
     PciDevice,
@@ -156,6 +158,22 @@ def test_no_driver_library_is_a_container_without_gpu() -> None:
     assert names(container("shm=1Gi", gpus=missing, gpu_nodes=0)) == []
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "blame"),
+    [
+        ("compute", Blame.REQUEST),
+        ("compute,utility", Blame.NODE),
+        ("all", Blame.NODE),
+        ("", Blame.NODE),
+    ],
+)
+def test_nvml_that_the_container_leaves_out(capabilities: str, blame: Blame) -> None:
+    missing = Unknown("GPUs (NVML)", "no libnvidia-ml.so.1: no NVIDIA driver here")
+    asked = process(environment={"NVIDIA_DRIVER_CAPABILITIES": capabilities})
+    found = only(container("gpus=1", gpus=missing, gpu_nodes=1, node_process=asked))
+    assert (found.name, found.blame) == ("driver-libs-not-injected", blame)
+
+
 def test_nvml_that_hangs_is_unknown() -> None:
     hung = Unknown("GPUs (NVML)", "NVML did not answer in time")
     answer = judged(container("gpus=1", gpus=hung))
@@ -227,6 +245,29 @@ def test_one_port_of_two_is_down() -> None:
     two = (hca(), hca("mlx5_1", "DOWN", "uverbs1"))
     nodes = (VerbsNode("uverbs0", opened=""), VerbsNode("uverbs1", opened=""))
     assert names(container("rdma", node_hcas=two, node_verbs=nodes)) == []
+
+
+def test_one_adapter_of_two_opens() -> None:
+    two = (hca(), hca("mlx5_1", uverbs="uverbs1"))
+    nodes = (VerbsNode("uverbs0", opened=""), VerbsNode("uverbs1", opened="EPERM"))
+    found = only(container("rdma", node_hcas=two, node_verbs=nodes))
+    assert (found.name, found.severity) == ("rdma-device-open-failed", Severity.WARNING)
+
+
+def test_adapters_that_were_not_given_are_not_judged() -> None:
+    gids = (Gid(0, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2"),)
+    other = hca("mlx5_1", uverbs="uverbs1")
+    roce = msgspec.structs.replace(other.ports[0], link_layer="Ethernet", gids=gids)
+    other = msgspec.structs.replace(other, ports=(roce,))
+    settings = process(environment={"NCCL_IB_HCA": "mlx5", "NCCL_IB_GID_INDEX": "3"})
+    values: dict[str, Any] = {"node_hcas": (hca(), other), "node_process": settings}
+    assert names(container("rdma", **values)) == []
+    given = (VerbsNode("uverbs1", opened=""),)
+    assert names(container("rdma", **values, node_verbs=given)) == ["gid-index-invalid"]
+
+
+def test_nodes_without_any_adapter() -> None:
+    assert names(container("rdma", node_hcas=())) == ["rdma-device-absent"]
 
 
 def test_a_listing_that_is_refused_is_unknown() -> None:
@@ -303,7 +344,9 @@ def test_the_default_size_with_several_gpus_warns() -> None:
 )
 def test_huge_pages(errno: str, free: int, blame: Blame) -> None:
     proofs = Proofs(huge=Proof(GIB, 0, errno))
-    found = only(container("hugepages=1Gi", proofs=proofs, free_huge_pages=free))
+    found = only(
+        container("hugepages=1Gi", proofs=proofs, node_hugepages=(HugePages(2 << 20, 512, free),))
+    )
     assert (found.name, found.blame) == ("hugepages-missing", blame)
 
 

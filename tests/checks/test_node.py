@@ -37,6 +37,11 @@ def names(answer: Report, at_least: Severity = Severity.INFO) -> set[str]:
     }
 
 
+def on(name: str, device: str) -> str:
+    """The finding of that name about that device, as `names` gives it."""
+    return f"{name}:{device}"
+
+
 def loud(tree: Tree, later: Tree | None = None, roots: tuple[str, ...] = ()) -> set[str]:
     return names(report(tree, later, roots), Severity.WARNING)
 
@@ -247,13 +252,13 @@ class TestPorts:
 
     def test_rate_below_the_peers(self) -> None:
         tree = rails(7) | hca("mlx5_7", "0000:50:00.0", rate="200 Gb/sec (2X NDR)")
-        assert loud(tree) == {"nic-slow-rate:mlx5_7"}
+        assert loud(tree) == {on("nic-slow-rate", "mlx5_7")}
         front_end = rails(8) | hca("mlx5_8", "0000:50:00.0", rate="200 Gb/sec (2X NDR)")
         assert loud(front_end) == set()
 
     def test_link_layer_of_one_rail(self) -> None:
         tree = rails(7) | hca("mlx5_7", "0000:50:00.0", layer="Ethernet")
-        assert loud(tree) == {"nic-link-layer-wrong:mlx5_7"}
+        assert loud(tree) == {on("nic-link-layer-wrong", "mlx5_7")}
         assert loud(rails(8) | hca("mlx5_8", "0000:50:00.0", layer="Ethernet")) == set()
 
     def test_flap_is_growth_not_a_count(self) -> None:
@@ -411,7 +416,7 @@ class TestPcieLinks:
     }
 
     def test_lost_lanes(self) -> None:
-        assert loud(gpu(current_link_width="8")) == {"gpu-pcie-degraded:0000:1b:00.0"}
+        assert loud(gpu(current_link_width="8")) == {on("gpu-pcie-degraded", "0000:1b:00.0")}
 
     def test_narrow_slot(self) -> None:
         tree = gpu(current_link_width="8") | pci(
@@ -424,14 +429,14 @@ class TestPcieLinks:
 
     def test_speed_counts_only_at_work(self) -> None:
         idle = gpu(current_link_speed="2.5 GT/s PCIe") | self.GIVEN | {self.STATE: "P8, 0 %\n"}
-        assert names(report(idle)) == {"gpu-pcie-idle-speed:0000:1b:00.0"}
+        assert names(report(idle)) == {on("gpu-pcie-idle-speed", "0000:1b:00.0")}
         assert loud(idle) == set()
         busy = gpu(current_link_speed="8.0 GT/s PCIe") | self.GIVEN | {self.STATE: "P0, 97 %\n"}
-        assert loud(busy) == {"gpu-pcie-degraded:0000:1b:00.0"}
+        assert loud(busy) == {on("gpu-pcie-degraded", "0000:1b:00.0")}
 
     def test_nic(self) -> None:
         tree = hca("mlx5_0", "0000:18:00.0", uverbs=0, current_link_width="8")
-        assert loud(tree) == {"nic-pcie-degraded:mlx5_0"}
+        assert loud(tree) == {on("nic-pcie-degraded", "mlx5_0")}
         assert loud(hca("mlx5_0", "0000:18:00.0", uverbs=0, max_link_width="255")) == set()
 
 
@@ -558,7 +563,7 @@ class TestPlacement:
         unknown = gpu("0000:1b:00.0", -1) | self.NODES
         assert names(report(unknown)) == {"numa-unknown:0000:1b:00.0"}
         empty = gpu("0000:1b:00.0", 2) | self.NODES | {"/sys/devices/system/node/node2/cpulist": ""}
-        assert names(report(empty)) == {"numa-node-without-cpus:0000:1b:00.0"}
+        assert names(report(empty)) == {on("numa-node-without-cpus", "0000:1b:00.0")}
         assert names(report(gpu("0000:1b:00.0", 1) | self.NODES)) == set()
 
 

@@ -112,6 +112,16 @@ class TestComponents:
         well = k8s.daemon_pod(daemon)
         assert name not in names(ask_node(bare(), k8s.daemon(daemon), well))
 
+    def test_first_container_that_fails_is_named(self) -> None:
+        pod = k8s.daemon_pod()
+        pod["status"]["containerStatuses"] = [
+            k8s.container_status(name, **k8s.crashing(code=code))
+            for name, code in (("first", 3), ("second", 4))
+        ]
+        found = finding_of(ask_node(bare(), k8s.daemon(), pod), "device-plugin-crashing")
+        assert found.detail.startswith("Container first of ")
+        assert "exit code 3)" in found.detail
+
     def test_component_of_another_vendor(self) -> None:
         daemon = "amdgpu-device-plugin"
         pod = k8s.daemon_pod(daemon, **k8s.crashing())
@@ -194,6 +204,10 @@ class TestRdma:
             f"log gpu-operator/k8s-rdma-shared-dp-gpu-1/k8s-rdma-shared-dp line 1 {line}",
         ]
         assert "gpu-1 has the resource rdma/a with 0 devices" in found.detail
+
+    def test_in_capacity_alone(self) -> None:
+        node = k8s.node(allocatable={GPU: "8"}, capacity={GPU: "8", "rdma/a": "0"})
+        assert self.NAME in names(ask_node(node))
 
     def test_near_misses(self) -> None:
         node = k8s.node(allocatable={GPU: "8", "rdma/b": "1", "example.com/disk": "0"})

@@ -74,6 +74,16 @@ class TestImagePull:
         assert found.title.endswith("the registry's rate limit is reached")
         assert shown(found).splitlines()[1:] == [f"Event/team/train-0 Failed {said}"]
 
+    def test_newest_of_its_events_is_shown(self) -> None:
+        pod = starting()
+        said = [f'Failed to pull image "example/train:1": {why}' for why in ("EOF", "not found")]
+        events = [
+            k8s.event(pod, "Failed", text, component="kubelet", seen=f"2026-11-20T08:2{n}:00Z")
+            for n, text in enumerate(said)
+        ]
+        found = finding_of(self.ask("Back-off", "ErrImagePull", *events), self.NAME)
+        assert shown(found).splitlines()[1:] == [f"Event/team/train-0 Failed {said[1]}"]
+
     @pytest.mark.parametrize(
         ("reason", "expected"),
         [
@@ -147,6 +157,8 @@ class TestRuntimeClass:
             (MESSAGE, True),
             ('pod rejected: RuntimeClass.node.k8s.io "nvidia" not found', True),
             ('failed to get RuntimeClass "nvidia" object not found', True),
+            ('failed to get runtimeclass "nvidia": not found', False),
+            ('runtimeclass.node.k8s.io "nvidia" not found', True),
             ('configmap "nvidia" not found', False),
         ],
     )
@@ -213,6 +225,27 @@ class TestRuntimeClass:
             running = k8s.pod(node="gpu-1", phase="Running")
             assert self.NAME not in loud(ask(running, node, k8s.daemon(), plugin, logs=logs))
 
+    @pytest.mark.parametrize("with_class", ["gpu-1", "gpu-2"])
+    def test_the_plugin_that_complains_is_the_one_without_class(self, with_class: str) -> None:
+        plugins = [
+            k8s.daemon_pod(
+                on=node, spec={"runtimeClassName": "nvidia"} if node == with_class else {}
+            )
+            for node in ("gpu-1", "gpu-2")
+        ]
+        pod = k8s.pod(conditions=k8s.pending("0/2 nodes are available: 2 Insufficient x."))
+        key = f"gpu-operator/nvidia-device-plugin-{with_class}/nvidia-device-plugin"
+        report = ask(pod, k8s.daemon(), *plugins, logs={key: self.PLUGIN_LINE})
+        assert self.NAME not in names(report)
+
+    @pytest.mark.parametrize("words", ["driver not loaded", "Driver/library version mismatch"])
+    def test_library_that_was_found_needs_no_class(self, words: str) -> None:
+        pod = k8s.pod(conditions=k8s.pending("0/1 nodes are available: 1 Insufficient x."))
+        key = "gpu-operator/nvidia-device-plugin-gpu-1/nvidia-device-plugin"
+        log = f"Incompatible platform detected\nnvml error: {words}\n"
+        report = ask(pod, k8s.daemon(), k8s.daemon_pod(), logs={key: log})
+        assert self.NAME not in names(report)
+
     @pytest.mark.parametrize(
         ("limits", "runtime_class", "expected"),
         [
@@ -248,13 +281,15 @@ def attached(wanted: str = "team/roce", limits: Object | None = None, **more: An
     return starting(limits=limits, meta={"annotations": {ANNOTATION: wanted}}, **more)
 
 
-def definition(resource: str | None = "example.com/roce", name: str = "roce") -> Object:
+def definition(
+    resource: str | None = "example.com/roce", name: str = "roce", namespace: str = "team"
+) -> Object:
     annotations = {RESOURCE: resource} if resource else {}
     return k8s.custom(
         "k8s.cni.cncf.io/v1",
         "NetworkAttachmentDefinition",
         name,
-        "team",
+        namespace,
         annotations=annotations,
     )
 
@@ -278,14 +313,24 @@ class TestNetworks:
         found = finding_of(report, "network-attachment-missing")
         assert told(found) == ("error", "certain", "Pod/team/train-0")
         assert report.roots == ("network-attachment-missing",)
-        assert f"names network {shown_name}, and no NetworkAttachmentDefinition" in found.detail
+        assert f"names network {shown_name}, and there is no NetworkAttachmentDefinition" in (
+            found.detail
+        )
+        assert "One of that name" not in found.detail
         assert f"metadata.annotations[{ANNOTATION}] team/roce" in shown(found)
+
+    def test_network_of_that_name_elsewhere(self) -> None:
+        pod = attached("roce")
+        other = definition(namespace="net")
+        message = 'network-attachment-definitions.k8s.cni.cncf.io "roce" not found'
+        found = finding_of(ask(pod, other, sandbox(pod, message)), "network-attachment-missing")
+        assert found.detail.endswith("One of that name is net/roce.")
 
     def test_the_annotation_is_gone(self) -> None:
         pod = starting()
         message = "cannot find get a network-attachment-definition"
         found = finding_of(ask(pod, sandbox(pod, message)), "network-attachment-missing")
-        assert "names network a network, and" in found.detail
+        assert "names network a network, and there is no" in found.detail
         assert "networks] not set" in shown(found)
 
     DEVICE = (
@@ -355,9 +400,10 @@ class TestNetworks:
             ({"example.com/roce": "1"}, [definition()]),
             (None, [definition(None)]),
             (None, [definition(name="other")]),
+            (None, [definition(namespace="aaa"), definition(namespace="zzz")]),
             (None, []),
         ],
-        ids=["asked-for", "needs-none", "other-network", "unknown-network"],
+        ids=["asked-for", "needs-none", "other-name", "other-namespace", "unknown-network"],
     )
     def test_near_misses(self, limits: Object | None, objects: list[Object]) -> None:
         report = ask(attached(limits=limits), k8s.node(), *objects)
@@ -373,7 +419,7 @@ class TestNetworks:
         found = finding_of(report, "cni-failure")
         assert told(found) == ("error", "certain", "Pod/team/train-0")
         assert report.roots == ("cni-failure",)
-        assert found.title.endswith("cannot be set up: connection is unauthorized")
+        assert found.title.endswith("cannot be set up: calico: connection is unauthorized")
         assert shown(found) == f"Event/team/train-0 FailedCreatePodSandBox (x4) {message}"
 
     def test_long_and_bare_messages(self) -> None:

@@ -38,6 +38,8 @@ class TestCapacity:
         assert shown(found).splitlines() == [
             "Node/gpu-1 allocatable minus bound pods [nvidia.com/gpu] 8 - 7 = 1 free",
             "Node/gpu-2 allocatable minus bound pods [nvidia.com/gpu] 8 - 8 = 0 free",
+            "Pod/other/holder-gpu-2 requests[nvidia.com/gpu] 8 on gpu-2",
+            "Pod/other/holder-gpu-1 requests[nvidia.com/gpu] 7 on gpu-1",
             "Pod/team/train-0 spec.containers[main].resources.limits[nvidia.com/gpu] 2",
             f"Pod/team/train-0 status.conditions[PodScheduled] Unschedulable {NO_GPU}",
         ]
@@ -46,6 +48,7 @@ class TestCapacity:
             "one of them."
         )
         assert found.title == "All suitable nvidia.com/gpu are in use; team/train-0 asks for 2"
+        assert [e.note for e in found.evidence if "limits" in (e.path or "")] == [None]
 
     def test_split_over_nodes(self) -> None:
         report = ask(waiting(4), *full(in_use=6), *full("gpu-2", in_use=5))
@@ -153,6 +156,20 @@ class TestCapacity:
         found = finding_of(report, "gpu-capacity-exhausted")
         assert "nvidia.com/mig-1g.10gb" in found.title
 
+    def test_the_four_largest_holders_are_shown(self) -> None:
+        sizes = {"a": 1, "b": 4, "c": 1, "d": 1, "e": 1}
+        holders = [held("gpu-1", str(size), name=name) for name, size in sizes.items()]
+        holders[2]["metadata"]["deletionTimestamp"] = k8s.CREATED
+        found = finding_of(ask(waiting(), k8s.node(), *holders), "gpu-capacity-exhausted")
+        shown_holders = [e for e in found.evidence if e.object.startswith("Pod/other/")]
+        assert [(e.object[-1], e.value) for e in shown_holders] == [
+            ("b", "4 on gpu-1"),
+            ("a", "1 on gpu-1"),
+            ("c", "1 on gpu-1"),
+            ("d", "1 on gpu-1"),
+        ]
+        assert [e.note for e in shown_holders] == [None, None, "terminating", None]
+
     def test_two_containers_ask_together(self) -> None:
         containers = [k8s.container(name, {GPU: "5"}) for name in ("a", "b")]
         pod = k8s.pod(containers=containers, conditions=k8s.pending(NO_GPU))
@@ -217,6 +234,68 @@ class TestOtherResources:
         nodes += [k8s.node("e", allocatable={GPU: "8", "cpu": "64", "memory": "1Gi"})]
         report = ask(waiting(1, also={"cpu": "8", "memory": "64Gi"}), *nodes)
         assert "for want of memory, cpu, not of GPUs" in finding_of(report, self.NAME).title
+
+    @pytest.mark.parametrize(("slots", "expected"), [("1", True), ("2", False)])
+    def test_slots_for_pods(self, slots: str, expected: bool) -> None:
+        node = k8s.node(allocatable={GPU: "8", "pods": slots})
+        report = ask(waiting(), node, held("gpu-1", "0"))
+        assert (self.NAME in loud(report)) is expected
+        if expected:
+            found = finding_of(report, self.NAME)
+            assert "allocatable minus bound pods [pods] 0 free of 1, wanted 1" in shown(found)
+            assert "resources.limits[pods]" not in shown(found)
+
+    def test_node_that_does_not_say_how_many_slots_it_has(self) -> None:
+        node = k8s.node(allocatable={GPU: "8"})
+        del node["status"]["allocatable"]["pods"]
+        assert self.NAME not in loud(ask(waiting(), node, held("gpu-1", "0")))
+
+
+class TestNoGpuNode:
+    NAME = "no-gpu-node"
+
+    def test_words(self) -> None:
+        report = ask(waiting(), k8s.node(allocatable={}))
+        found = finding_of(report, "no-gpu-node")
+        assert told(found) == ("error", "certain", "Pod/team/train-0")
+        assert report.roots == (self.NAME,)
+        assert shown(found).splitlines() == [
+            f"Pod/team/train-0 status.conditions[PodScheduled] Unschedulable {NO_GPU}",
+            "Pod/team/train-0 spec.containers[main].resources.limits[nvidia.com/gpu] 1",
+            "Node/gpu-1 status.allocatable[nvidia.com/gpu] no such key",
+        ]
+        assert "The cluster has 1 nodes, none of them with nvidia.com/gpu" in found.detail
+
+    @pytest.mark.parametrize(
+        ("message", "expected"),
+        [("no nodes available to schedule pods", True), (NO_GPU, False), ("odd", False)],
+    )
+    def test_cluster_without_nodes(self, message: str, expected: bool) -> None:
+        report = ask(waiting(message=message))
+        assert (self.NAME in loud(report)) is expected
+        if expected:
+            assert finding_of(report, self.NAME).detail == "The cluster has no nodes."
+
+    def test_pod_that_the_scheduler_has_not_refused(self) -> None:
+        gated = waiting(spec={"schedulingGates": [{"name": "a/b"}]})
+        assert self.NAME not in loud(ask(gated, k8s.node(allocatable={})))
+        bound = waiting(node="gpu-1")
+        assert self.NAME not in loud(ask(bound, k8s.node(allocatable={})))
+
+    @pytest.mark.parametrize(
+        ("message", "node"),
+        [
+            (NO_GPU, k8s.node()),
+            (NO_GPU, k8s.node(allocatable={GPU: "0"})),
+            (NO_GPU, k8s.node(allocatable={}, labels={"nvidia.com/gpu.present": "true"})),
+            (NO_GPU, k8s.node(allocatable={"nvidia.com/mig-1g.10gb": "1"})),
+            (NO_GPU.replace("0/1", "0/2"), k8s.node(allocatable={})),
+            ("0/1 nodes are available: 1 Insufficient cpu.", k8s.node(allocatable={})),
+        ],
+        ids=["offered", "zero", "labelled", "slices", "nodes-missing", "other-words"],
+    )
+    def test_near_misses(self, message: str, node: Object) -> None:
+        assert self.NAME not in loud(ask(waiting(message=message), node))
 
 
 class TestMissingToleration:
@@ -306,7 +385,7 @@ class TestSelectors:
             "Node/gpu-2 metadata.labels[pool] no such label",
             f"Pod/team/train-0 status.conditions[PodScheduled] Unschedulable {message}",
         ]
-        assert "The pod wants nodes with pool=gold. No node with its GPUs has that." in (
+        assert "The pod wants nodes with pool=gold. No node with its GPUs free has that." in (
             found.detail
         )
 
@@ -418,7 +497,11 @@ class TestCordon:
 
 SCHEDULER_KNOWS = [
     ("1 node(s) had volume node affinity conflict", "volume-affinity-conflict"),
+    ("1 node(s) didn't match PersistentVolume's node affinity", "volume-affinity-conflict"),
+    ("1 node(s) had no available volume zone", "volume-affinity-conflict"),
     ("pod has unbound immediate PersistentVolumeClaims", "volume-unbound"),
+    ('persistentvolumeclaim "data-0" not found', "volume-unbound"),
+    ("1 node(s) didn't find available persistent volumes to bind", "volume-unbound"),
     (
         "1 node(s) didn't match pod topology spread constraints",
         "topology-spread-unsatisfied",
@@ -505,6 +588,8 @@ class TestWithoutNodes:
         [
             ("0/3 nodes are available: 3 node(s) had untolerated taint {a: b}.", True),
             ("0/3 nodes are available: 3 node(s) had untolerated taint(s).", True),
+            ("0/1 nodes are available: 1 node(s) had untolerated taint(s).", True),
+            ("node(s) had untolerated taint(s)", False),
             ("0/4 nodes are available: 3 node(s) had untolerated taint {a: b}.", False),
             (
                 "0/3 nodes are available: 1 node(s) had untolerated taint {a: b}, 2 node(s) had "
@@ -540,6 +625,10 @@ class TestWithoutNodes:
             found = finding_of(report, "node-selector-mismatch")
             assert told(found) == ("error", "likely", "Pod/team/train-0")
             assert "None of the 3 nodes matches" in found.detail
+
+    def test_one_node_that_is_not_selected(self) -> None:
+        message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+        assert "node-selector-mismatch" in loud(self.ask(message))
 
     @pytest.mark.parametrize(("victims", "expected"), [(3, True), (2, False), (0, False)], ids=str)
     def test_room_that_others_have(self, victims: int, expected: bool) -> None:

@@ -31,6 +31,11 @@ def names(answer: Report, at_least: Severity = Severity.INFO) -> set[str]:
     }
 
 
+def on(name: str, device: str) -> str:
+    """The finding of that name about that device, as `names` gives it."""
+    return f"{name}:{device}"
+
+
 def machine(
     rows: list[str],
     numa: str = "",
@@ -122,7 +127,7 @@ def test_nvlink_leaves_no_peer_over_the_host_bridge() -> None:
 
 def test_one_gpu_on_the_other_socket() -> None:
     odd = machine(square({(0, 1): "PHB", (0, 2): "PHB", (1, 2): "PHB"}, 4, "SYS"), "0001")
-    assert "gpu-odd-one-out:GPU3" in names(report(odd), Severity.WARNING)
+    assert on("gpu-odd-one-out", "GPU3") in names(report(odd), Severity.WARNING)
     even = machine(square({(0, 1): "PHB", (2, 3): "PHB"}, 4, "SYS"), "0011")
     assert names(report(even), Severity.WARNING) == set()
     assert "numa-uneven" in names(report(odd))
@@ -234,7 +239,7 @@ def test_nic_shared_only_here() -> None:
 def test_cpus_of_the_caller() -> None:
     rows = square({}, 2, "NV4")
     none = report(machine(rows, "01", cpus=["0-35", ""]))
-    assert names(none) == {"no-local-cpus-for-gpu:GPU1"}
+    assert names(none) == {on("no-local-cpus-for-gpu", "GPU1")}
     few = report(machine(rows, "00", cpus=["0", "0"]))
     assert names(few) == {"cpu-affinity-too-small"}
     assert names(report(machine(rows, "00", cpus=["0-1", "0-1"]))) == set()

@@ -561,6 +561,13 @@ class TestRdmaNotRequested:
         pod["status"]["phase"] = "Succeeded"
         assert self.NAME not in names(ask(pod, RDMA_NODE, logs={MAIN: ON_SOCKETS}))
 
+    def test_the_pods_own_network_counts_not_its_peers(self) -> None:
+        peer = ON_IB.replace("train-0", "train-1")
+        logs = {MAIN: ON_SOCKETS, "team/train-1/main": peer}
+        assert told(finding_of(ask(*self.pods(), RDMA_NODE, logs=logs), self.NAME))[0] == "warning"
+        swapped = {MAIN: ON_IB, "team/train-1/main": ON_SOCKETS.replace("train-0", "train-1")}
+        assert self.NAME not in names(ask(*self.pods(), RDMA_NODE, logs=swapped))
+
     @pytest.mark.parametrize(("log", "expected"), [(ON_SOCKETS, True), (ON_IB, False)])
     def test_unknown_node(self, log: str, expected: bool) -> None:
         report = ask(*self.pods(), logs={MAIN: log})
@@ -620,6 +627,15 @@ class TestMemlock:
         assert "runs as root without capability IPC_LOCK" in bare.detail
         assert f"{where}.capabilities.add none added" in shown(bare)
         assert f"{where}.runAsUser None" in shown(bare)
+
+    def test_second_container_without_the_capability(self) -> None:
+        containers = [
+            k8s.container(name, {GPU: "1"} | RDMA, securityContext=security)
+            for name, security in (("right", LOCK), ("wrong", {}))
+        ]
+        pod = k8s.pod(containers=containers, node="gpu-1", phase="Running")
+        found = finding_of(ask(pod, RDMA_NODE), "missing-ipc-lock")
+        assert "Container wrong uses RDMA" in found.detail
 
     def test_pod_without_rdma(self) -> None:
         assert names(ask(running(), k8s.node())) & self.NAMES == set()
@@ -799,6 +815,21 @@ class TestUnexplained:
     def test_ends_that_are_not_the_programs(self, end: Object) -> None:
         report = ask(crashed(end=end), k8s.node())
         assert report.roots == ("insufficient-evidence",)
+
+    @pytest.mark.parametrize(("code", "signal"), [(137, "SIGKILL"), (143, "SIGTERM")])
+    def test_killed_from_outside(self, code: int, signal: str) -> None:
+        pod = crashed(end={"code": code})
+        report = ask(pod, k8s.node())
+        found = finding_of(report, "insufficient-evidence")
+        assert report.roots == ("insufficient-evidence",)
+        assert f"Somebody sent {signal} to container main (exit code {code}" in found.detail
+        assert f"exitCode {code}, reason Error, 7 restarts" in shown(found)
+        noted = crashed(end={"code": code, "message": "said"})
+        assert finding_of(ask(noted, k8s.node()), "insufficient-evidence").evidence[0].note == (
+            "said"
+        )
+        own = ask(pod, k8s.node(), logs={MAIN: "ValueError: bad\n"})
+        assert own.roots == ("application-error",)
 
     def test_insufficient_evidence(self) -> None:
         pod = k8s.pod(node="gpu-1", meta={"creationTimestamp": "2026-11-20T05:00:00Z"})

@@ -8,6 +8,7 @@ import stat
 import tarfile
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from gpudoctor import readings, registry
@@ -41,9 +42,23 @@ def test_records_this_host_privately(tmp_path: Path) -> None:
 def test_does_not_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "host.json"
     path.write_text("precious")
-    result = CliRunner().invoke(command, ["--no-host", str(path)])
-    assert result.exit_code != 0
+    result = CliRunner().invoke(command, [str(path)])
+    assert "is there already" in str(result.exception)
     assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["-", "host.zip", "host"])
+def test_says_how_a_bundle_is_named(name: str) -> None:
+    result = CliRunner().invoke(command, [name])
+    assert "ends in .tar.gz or .json" in str(result.exception)
+    assert not Path(name).exists()
+
+
+@pytest.mark.parametrize("arguments", [["--no-host"], ["--pod", ""], ["--node", "", "--no-host"]])
+def test_nothing_to_record_is_wrong_usage(tmp_path: Path, arguments: list[str]) -> None:
+    path = tmp_path / "host.json"
+    assert CliRunner().invoke(command, [*arguments, str(path)]).exit_code == 2
+    assert not path.exists()
 
 
 def test_the_replay_answers_as_the_live_reading() -> None:

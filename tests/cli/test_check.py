@@ -21,6 +21,7 @@ from gpudoctor import cli
 from gpudoctor.report import json_schema
 from tests import cases_k8s
 from tests import kubernetes_objects as k8s
+from tests.nccl_logs import Rank, ring, start
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 EXPECTED = {
@@ -326,3 +327,80 @@ def test_long_messages_do_not_drown_the_answer(tmp_path: Path) -> None:
     result = run("--pod", "pipeline-0", "--from", source)
     assert len(result.stdout) < 6000
     assert "largest suitable node" in re.sub(r"\s+", " ", result.stdout)
+
+
+def job_of(gdr: dict[str, bool]) -> dict[str, object]:
+    """Two and more pods of a job on nodes of their own, with NCCL's log of each."""
+    objects: list[dict[str, object]] = []
+    logs = {}
+    ranks = [Rank(host, number) for number, host in enumerate(gdr)]
+    for rank in ranks:
+        labels = {"batch.kubernetes.io/job-name": "train"}
+        objects.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": f"{rank.host}-x7k2p", "namespace": "llm", "labels": labels},
+                "spec": {
+                    "nodeName": f"gpu-{rank.rank}",
+                    "hostname": rank.host,
+                    "containers": [{"name": "main"}],
+                },
+                "status": {"phase": "Running"},
+            }
+        )
+        via = "NET/IB/0/GDRDMA" if gdr[rank.host] else "NET/IB/0"
+        own = f"{rank.host}:"
+        said = [line for line in start(ranks) + ring(ranks, via) if line.startswith(own)]
+        logs[f"llm/{rank.host}-x7k2p/main"] = "\n".join(said)
+    return {"schema": "gpudoctor.io/bundle/v1", "objects": objects, "logs": logs}
+
+
+def test_what_nccl_says_of_a_job_is_said_once_and_names_the_pod_and_node(tmp_path: Path) -> None:
+    names = [f"train-{number}" for number in range(8)]
+    bundle = job_of({name: name != "train-7" for name in names})
+    report = answer("--job", "job/train", "--from", write(tmp_path / "b.json", json.dumps(bundle)))
+    (found,) = [f for f in report["findings"] if f["name"] == "gdr-partial"]
+    assert "train-7 is Pod/train-7-x7k2p on Node/gpu-7" in found["detail"]
+    assert "gpu-6" not in found["detail"]
+    assert found["subject"]["name"] == "train"
+    assert report["facts"]["nccl"]["ranks"] == 8
+    said = [f["name"] for child in report["children"] for f in child["findings"]]
+    assert len(report["children"]) == 8
+    assert not [name for name in said if name.startswith(("gdr", "nccl"))]
+
+
+def test_a_job_whose_hosts_are_alike_has_nothing_said_of_it(tmp_path: Path) -> None:
+    bundle = job_of({"train-0": True, "train-1": True})
+    report = answer("--job", "job/train", "--from", write(tmp_path / "b.json", json.dumps(bundle)))
+    assert report["findings"] == []
+
+
+def test_a_job_that_is_not_let_in_has_no_pods_and_is_explained(tmp_path: Path) -> None:
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "held", "namespace": "llm", "uid": "u1"},
+        "spec": {"suspend": True},
+    }
+    workload = k8s.custom(
+        "kueue.x-k8s.io/v1beta2", "Workload", "w", "llm", spec={"queueName": "gone"}
+    )
+    workload["metadata"]["ownerReferences"] = [k8s.owner("Job", "held", uid="u1")]
+    free = job | {"metadata": {"name": "free", "namespace": "llm"}, "spec": {}}
+    paused = job | {"metadata": {"name": "paused", "namespace": "llm"}}
+    bundle = {
+        "schema": "gpudoctor.io/bundle/v1",
+        "scope": {"objects": "complete"},
+        "objects": [job, workload, free, paused],
+    }
+    source = write(tmp_path / "b.json", json.dumps(bundle))
+    report = answer("--job", "Job/held", "--from", source)
+    assert report["roots"]
+    assert report["unknown"] == []
+    for name in ("free", "paused"):
+        report = answer("--job", f"job/{name}", "--from", source)
+        assert report["findings"] == []
+        assert [each["what"] for each in report["unknown"]] == ["its pods"]
+    missing = run("--job", "job/other", "--from", source)
+    assert "no pod of job other is in the input" in str(missing.exception)

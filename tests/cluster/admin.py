@@ -21,7 +21,9 @@ WAIT_SECONDS = 30.0
 _TIMEOUT_SECONDS = 30.0
 
 _NAMESPACED = {
+    "ConfigMap": "configmaps",
     "DaemonSet": "daemonsets",
+    "Deployment": "deployments",
     "Event": "events",
     "Job": "jobs",
     "LimitRange": "limitranges",
@@ -33,6 +35,7 @@ _NAMESPACED = {
     "Role": "roles",
     "RoleBinding": "rolebindings",
     "ServiceAccount": "serviceaccounts",
+    "StatefulSet": "statefulsets",
 }
 _CLUSTER_WIDE = {
     "ClusterRole": "clusterroles",
@@ -46,6 +49,9 @@ _CLUSTER_WIDE = {
     "ResourceSlice": "resourceslices",
     "RuntimeClass": "runtimeclasses",
     "StorageClass": "storageclasses",
+    "SubjectAccessReview": "subjectaccessreviews",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 
 
@@ -70,6 +76,11 @@ class Admin:
         if "status" in manifest:
             created = self.set_status(created, manifest["status"])
         return created
+
+    def try_create(self, manifest: JSON) -> requests.Response:
+        """What the server would answer to the creation, by a dry run: nothing is kept."""
+        path = f"{_collection(manifest)}?dryRun=All"
+        return self._request("POST", path, manifest, "json")
 
     def set_status(self, manifest: JSON, status: JSON) -> JSON:
         """Merge this into the object's status, as its kubelet or controller would."""
@@ -98,6 +109,11 @@ class Admin:
         response = self._request("DELETE", _path(manifest), body, "json")
         if response.status_code != 404:
             _raise(response)
+
+    def delete_all(self, api_version: str, kind: str, namespace: str) -> None:
+        """Delete all objects of the kind in the namespace, in one request."""
+        of = {"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace}}
+        _raise(self._request("DELETE", _collection(of), {"gracePeriodSeconds": 0}, "json"))
 
     def token(self, namespace: str, account: str, seconds: int = 3600) -> str:
         """A token of the service account; the server gives none for less than 600 s."""

@@ -13,6 +13,7 @@ from tests.cluster.admin import Admin
 from tests.cluster.answers import Answers, table
 from tests.cluster.control_plane import ControlPlane, running
 
+NO_GO = pytest.StashKey[str]()
 ANSWERS = pytest.StashKey[Answers]()
 KEPT = "gpudoctor/answers/{}"
 
@@ -23,12 +24,13 @@ def line() -> str:
 
 
 @pytest.fixture(scope="session")
-def programs(line: str) -> Path:
+def programs(line: str, pytestconfig: pytest.Config) -> Path:
     try:
         return parts.programs(line)
     except parts.NoGoError as error:
         if os.environ.get("CI"):
             pytest.fail(f"{error}: CI has to run these tests", pytrace=False)
+        pytestconfig.stash[NO_GO] = str(error)
         pytest.skip(str(error))
 
 
@@ -56,6 +58,9 @@ def answers(line: str, pytestconfig: pytest.Config) -> Answers:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    reason = config.stash.get(NO_GO, None)
+    if reason is not None:
+        terminalreporter.write_line(f"SKIPPED all tests of the cluster: {reason}")
     noted = config.stash.get(ANSWERS, None)
     if noted is None or config.cache is None:
         return

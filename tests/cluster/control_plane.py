@@ -72,6 +72,18 @@ class AuditedRequest:
     agent: str
     verb: str
     uri: str
+    group: str
+    resource: str
+
+    @property
+    def is_of_gpudoctor(self) -> bool:
+        """Whether gpudoctor sent it."""
+        return self.agent.startswith("gpudoctor/")
+
+    @property
+    def is_of_bound_pods(self) -> bool:
+        """Whether it is a page of the list of all bound pods, which is counted apart."""
+        return self.uri.startswith("/api/v1/pods?fieldSelector=spec.nodeName%21%3D%2C")
 
 
 @dataclass
@@ -98,6 +110,17 @@ class ControlPlane:
     def admin_certificate(self) -> tuple[Path, Path]:
         """The PEM files of the cluster administrator's certificate and key."""
         return self.folder / "admin.pem", self.folder / "admin.key"
+
+    @property
+    def server_certificate(self) -> tuple[Path, Path]:
+        """The PEM files of the certificate and key that the server shows."""
+        return self.folder / "server.pem", self.folder / "server.key"
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the API server's process runs."""
+        process = self._running.get("kube-apiserver")
+        return process is not None and process.poll() is None
 
     @property
     def admin_kubeconfig(self) -> Path:
@@ -148,15 +171,19 @@ class ControlPlane:
                 event.get("userAgent", ""),
                 event["verb"],
                 event["requestURI"],
+                *_resource(event.get("objectRef", {})),
             )
             for event in received
             if event["stage"] == "RequestReceived"
         ]
 
-    def write_kubeconfig(self, name: str, user: dict[str, Any], namespace: str = "default") -> Path:
-        """Write `name`.kubeconfig with this user entry and return its path."""
+    def write_kubeconfig(
+        self, name: str, user: dict[str, Any], namespace: str = "default", server: str = ""
+    ) -> Path:
+        """Write `name`.kubeconfig with this user entry, for the server or one in its place."""
         path = self.folder / f"{name}.kubeconfig"
-        path.write_text(json.dumps(kubeconfig(self._url, self.authority, name, user, namespace)))
+        content = kubeconfig(server or self._url, self.authority, name, user, namespace)
+        path.write_text(json.dumps(content))
         return path
 
     def _issue_certificates(self) -> None:
@@ -196,7 +223,7 @@ class ControlPlane:
     def _api_server_flags(self, etcd_port: int, port: int) -> list[str]:
         policy = self.folder / "audit-policy.json"
         policy.write_text(json.dumps(AUDIT_POLICY))
-        certificate, key = self.folder / "server.pem", self.folder / "server.key"
+        certificate, key = self.server_certificate
         account_key = self.folder / "service-account.key"
         return [
             f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
@@ -283,7 +310,7 @@ class ControlPlane:
 
     def _answers(self, path: str) -> bool:
         certificate, key = self.admin_certificate
-        with contextlib.suppress(requests.ConnectionError):
+        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
             return requests.get(
                 self._url + path,
                 cert=(str(certificate), str(key)),
@@ -318,6 +345,12 @@ def kubeconfig(
         "contexts": [{"name": "test", "context": context}],
         "current-context": "test",
     }
+
+
+def _resource(reference: dict[str, str]) -> tuple[str, str]:
+    """API group and `resource` or `resource/subresource` of an audited request."""
+    names = [reference.get("resource", ""), reference.get("subresource", "")]
+    return reference.get("apiGroup", ""), "/".join(filter(None, names))
 
 
 def free_ports(count: int) -> Sequence[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -21,23 +22,25 @@ CLUSTER_WIDE = {
     "ResourceSlice",
     "StorageClass",
 }
+_NUMBERS = itertools.count(1)  # a namespace is used once: its end takes the controller a while
 _NOT_READY = "node.kubernetes.io/not-ready"
 
 
 @contextlib.contextmanager
 def staged(admin: Admin, situation: Situation) -> Iterator[str]:
     """The namespace with the situation in it, its causes in effect before its pod is created."""
-    namespace = "s-" + "".join(c if c.isalnum() else "-" for c in situation.name.lower())
+    words = "".join(c if c.isalnum() else "-" for c in situation.name.lower())
+    namespace = f"s{next(_NUMBERS)}-{words}"[:63].strip("-")
     make_namespace(admin, namespace)
     placed: list[JSON] = []
     try:
         for manifest in [*situation.objects, situation.pod]:
             placed.append(create(admin, namespace, manifest))
             if manifest is not situation.pod:
-                _settle(admin, placed[-1])
+                settle(admin, placed[-1])
         yield namespace
     finally:
-        _clear(admin, namespace, placed)
+        clear(admin, namespace, placed)
 
 
 def make_namespace(admin: Admin, name: str) -> None:
@@ -59,7 +62,7 @@ def create(admin: Admin, namespace: str, manifest: JSON) -> JSON:
     return admin.create(placed)
 
 
-def _settle(admin: Admin, placed: JSON) -> None:
+def settle(admin: Admin, placed: JSON) -> None:
     """Wait for what controllers and scheduler do with the object before others may lean on it."""
     kind, name = placed["kind"], placed["metadata"]["name"]
     if kind == "Node":
@@ -135,7 +138,7 @@ def report(answer: subprocess.CompletedProcess[str]) -> JSON:
     return decoded
 
 
-def _clear(admin: Admin, namespace: str, placed: list[JSON]) -> None:
+def clear(admin: Admin, namespace: str, placed: list[JSON]) -> None:
     """Take everything away, so that the next situation's scheduler sees only its own nodes."""
     left = admin.list("v1", "Pod", namespace)
     for pod in left:

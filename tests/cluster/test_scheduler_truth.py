@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpudoctor.sources.kubernetes import gather
 from tests.cluster import situations, stage
 from tests.cluster.admin import Admin
 from tests.cluster.answers import Answers
@@ -29,7 +30,17 @@ def test_names_the_cause(
         asking = ("--pod", f"{namespace}/{name}") if kind == "pod" else (
             "--job", situation.asked, "-n", namespace
         )  # fmt: skip
+        before = len(control_plane.audit_log())
         answer = stage.ask(control_plane.admin_kubeconfig, *asking)
+        sent = [r for r in control_plane.audit_log()[before:] if r.is_of_gpudoctor]
+        counted = [r for r in sent if not r.is_of_bound_pods]
         roots = frozenset(stage.report(answer)["roots"])
-        answers.add(situation.name, roots, right=roots == situation.roots, event=event)
+        answers.add(
+            situation.name,
+            roots,
+            right=roots == situation.roots,
+            event=event,
+            requests=len(counted),
+        )
         assert roots == situation.roots, event.get("message")
+        assert len(counted) <= gather.BUDGET, [r.uri for r in counted]

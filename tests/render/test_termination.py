@@ -23,7 +23,7 @@ def of(*texts: str, unknown: tuple[Unknown, ...] = ()) -> Report:
     def said(text: str) -> Iterator[Result]:
         yield finding(
             "shm-too-small", Subject("Container", text[:9]), text, Evidence("x"),
-            values={"pod": "trainer-0"},
+            values={"pod": "trainer-0", "size": "too small"},
         )  # fmt: skip
 
     found = diagnose(Registry([checks]), texts, unknown=unknown)

@@ -111,7 +111,7 @@ def record_host(host_root: str | None = None, interval: float = 0) -> HostRecord
     """Record all that a check reads of this host, and what a better one may want to read."""
     with LiveHost(host_root, bound=_BOUND, programs=_PROGRAMS) as live:
         recorder = Recorder(live)
-        hosts.read(recorder, hosts.LOCAL, None, ask_nvml=host_root is None)
+        hosts.read(recorder, hosts.LOCAL, None, services=hosts.Services(host_root or ""))
         for path in _ALSO:
             recorder.read_bytes(path)
         for program in _PROGRAMS:

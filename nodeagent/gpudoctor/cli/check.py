@@ -16,14 +16,14 @@ from gpudoctor.errors import InputError
 from gpudoctor.readings import Reading
 from gpudoctor.report import ReportSubject
 from gpudoctor.sources import recorded
-from gpudoctor.sources.bundle import Bundle
+from gpudoctor.sources.bundle import Bundle, Scope
 
 if TYPE_CHECKING:
     from gpudoctor.readings.kubernetes import Input
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What the command line asks about; at most one of the first five is set."""
+    """What the command line asks about; at most one of them but `namespace` is set."""
 
     pod: str | None
     selector: str | None
@@ -31,14 +31,15 @@ class Target(msgspec.Struct, frozen=True):
     node: str | None
     job: str | None
     namespace: str | None
+    lint: str | None = None
 
     def __post_init__(self) -> None:
         if "" in (self.pod, self.selector, self.node, self.job):
             # As of an unset variable: it must not turn the question into one about this host.
             raise click.UsageError("the name after --pod, -l, --node or --job is empty")
-        chosen = [self.pod, self.selector, self.all_pods, self.node, self.job]
+        chosen = [self.pod, self.selector, self.all_pods, self.node, self.job, self.lint]
         if sum(map(bool, chosen)) > 1:
-            raise click.UsageError("say one of --pod, -l, -A, --node and --job")
+            raise click.UsageError("say one of --pod, -l, -A, --node, --job and --lint")
 
     @property
     def is_host(self) -> bool:
@@ -52,6 +53,9 @@ class Target(msgspec.Struct, frozen=True):
 @click.option("-A", "all_pods", is_flag=True, help="All GPU pods that are not well.")
 @click.option("--node", metavar="NAME", help="This node.")
 @click.option("--job", metavar="KIND/NAME", help="The pods of this job, JobSet, RayCluster, …")
+@click.option(
+    "--lint", metavar="FILE", help="The pod templates of this manifest, before it is applied."
+)
 @click.option("-n", "--namespace", help="The namespace to look in.")
 @click.option(
     "--from",
@@ -78,6 +82,7 @@ def command(
     all_pods: bool,
     node: str | None,
     job: str | None,
+    lint: str | None,
     namespace: str | None,
     sources: tuple[str, ...],
     context: str | None,
@@ -91,13 +96,17 @@ def command(
 ) -> None:
     """Say what is wrong with a pod, a node or this host, and why.
 
-    Without --pod, -l, -A, --node or --job it is about this host and container.
+    Without --pod, -l, -A, --node, --job or --lint it is about this host and container.
     """
-    target = Target(pod, selector, all_pods, node, job, namespace)
+    target = Target(pod, selector, all_pods, node, job, namespace, lint)
     checks = registry.load()
     selected = _selection(checks, select, ignore)
-    if sources:
-        reading = _read(recorded.load(sources), target)
+    if lint:
+        from gpudoctor.readings import manifests  # imported late: only this needs them
+
+        reading = manifests.read(lint)
+    elif sources:
+        reading = _read_files(sources, target)
     elif target.is_host:
         from gpudoctor.readings import host  # imported late: a pod needs none of it
 
@@ -140,6 +149,17 @@ def _read_live(
     return _read(gathered, target)
 
 
+def _read_files(sources: tuple[str, ...], target: Target) -> Reading:
+    read_from = recorded.load(sources)
+    says_nothing = read_from.scope == Scope() and not read_from.objects and not read_from.hosts
+    if says_nothing and (target.is_host or target.all_pods):
+        raise InputError(
+            f"neither a Kubernetes object nor a host is in {', '.join(sources)}; "
+            "`gpudoctor explain FILE` reads logs and tables"
+        )
+    return _read(read_from, target)
+
+
 def _read(read_from: Bundle, target: Target) -> Reading:
     from gpudoctor.readings import kubernetes  # imported late: a host needs none of it
 
@@ -147,11 +167,6 @@ def _read(read_from: Bundle, target: Target) -> Reading:
         from gpudoctor.readings import host
 
         return host.read_recorded(read_from)
-    if (target.is_host or target.all_pods) and from_files and not read_from.objects:
-        raise InputError(
-            "neither a Kubernetes object nor a host is in the input; "
-            "`gpudoctor explain FILE` reads logs and tables"
-        )
     source = kubernetes.Input(read_from)
     namespace = target.namespace
     if target.pod:
@@ -173,10 +188,9 @@ def _read_many(source: Input, target: Target) -> Reading:
     elif target.job:
         kind, name = _job(target.job)
         entries = kubernetes.pods_of_job(source, kind, name, namespace)
-        subject = ReportSubject(kind, name, namespace)
-        missing = f"no pod of {kind} {name} is in the input"
         if not entries and (refused := kubernetes.read_refused(source, kind, name, namespace)):
             return refused
+        return kubernetes.read_job(source, kind, name, namespace, entries)
     else:
         return kubernetes.read_gpu_pods(source, namespace, only_unwell=target.all_pods)
     if not entries:

@@ -87,7 +87,8 @@ def command(
 ) -> None:
     """Say whether this container has what its job needs, before the job starts.
 
-    Without declared needs: RDMA if the container was given a device or NCCL_IB_HCA names one.
+    Without declared needs: the GPUs and RDMA devices that the container was given, and RDMA if
+    NCCL_IB_HCA names a device.
     """
     try:
         declared = _declared(required, annotations)
@@ -111,10 +112,11 @@ def _declared(required: tuple[str, ...], annotations: str | None) -> Needs | Non
     """Join what is declared, the nearest to the command last; None if nothing is."""
     found: Needs | None = None
     annotated = _annotated(annotations)
-    if annotated is not None:
+    if annotated:
         found = needs.parse(annotated, f"annotation {needs.ANNOTATION}")
-    if needs.VARIABLE in os.environ:
-        found = needs.parse(os.environ[needs.VARIABLE], needs.VARIABLE, found)
+    # A fieldRef to an annotation that is not there gives an empty variable.
+    if variable := os.environ.get(needs.VARIABLE, "").strip():
+        found = needs.parse(variable, needs.VARIABLE, found)
     for text in required:
         found = needs.parse(text, "--require", found)
     return found

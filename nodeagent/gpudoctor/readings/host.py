@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from gpudoctor.facts.node import containers, cpulist, machine
+from gpudoctor.facts.node import allotments, containers, cpulist, machine, rdma
+from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_reader import parse_gpus
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.readings import Reading
 from gpudoctor.report import ReportSubject, Subject, Unknown
+from gpudoctor.sources import pod_resources
 from gpudoctor.sources.bundle import Bundle, HostRecording
-from gpudoctor.sources.host import Host
+from gpudoctor.sources.child import Answer
+from gpudoctor.sources.host import Host, names
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
-from gpudoctor.sources.nvml import NvmlAnswer, read_nvml
+from gpudoctor.sources.nvml import read_nvml
 
 LOCAL = "local"
 _NVML, _NVML_LATE = "nvml", "nvml, killed"
 _NVML_DEADLINE_S = 5.0
+_SHOWN = 5
+_OF_A_PROCESS = re.compile(r"^/proc/(?!1/)[0-9]+/")
+_KUBELET = "pod-resources"
+_KUBELET_DEADLINE_S = 5.0
 PROGRAMS = ("nvidia-smi topo -m",)
 """The only program that a live check starts, where there are GPUs: sysfs does not show NVLink."""
+
+
+class Services(msgspec.Struct, frozen=True):
+    """What is asked of the live host beyond its files; `root` is where its root is mounted."""
+
+    root: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the host is the one that we run on, with its driver's library."""
+        return not self.root
 
 
 def read_recorded(bundle: Bundle) -> Reading:
@@ -57,7 +77,7 @@ def _recorded(name: str, recording: HostRecording, bundle: Bundle) -> Reading:
 def read_live(host_root: str | None = None) -> Reading:
     """Read this host or container, or the host whose root is mounted at `host_root`."""
     with LiveHost(host_root, programs=PROGRAMS) as live:
-        return read(Recorder(live), LOCAL, now(), ask_nvml=host_root is None)
+        return read(Recorder(live), LOCAL, now(), services=Services(host_root or ""))
 
 
 def now() -> str:
@@ -71,23 +91,64 @@ def read(
     observed_at: str | None,
     later: Host | None = None,
     *,
-    ask_nvml: bool = False,
+    services: Services | None = None,
 ) -> Reading:
     """Read a host and the containers on it through a recorder.
 
     The recorder also knows what hung and what was refused. `later` is a second observation, for
-    the growth of counters. `ask_nvml` asks the driver too, where there are GPUs.
+    the growth of counters. `services` are asked where their files show that they are there.
     """
     subject = Subject("Host" if name == LOCAL else "Node", name)
     facts = machine.read(recorder, subject, later)
+    given_out = _given_out(recorder, services)
+    found = containers.find(recorder, given_out if isinstance(given_out, tuple) else ())
+    workloads = [containers.workload(recorder, container, facts) for container in found]
     children = tuple(
         _container(container, workload, observed_at)
-        for container in containers.find(recorder)
-        if (workload := containers.workload(recorder, container, facts)) is not None
+        for container, workload in zip(found, workloads, strict=True)
+        if workload is not None
     )
+    unseen = [
+        container
+        for container, workload in zip(found, workloads, strict=True)
+        if workload is None and container.gpu_minors is None
+    ]
     facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
-    nvml = _nvml(recorder, subject, ask=ask_nvml and bool(facts.gpus))
-    return _host(facts, nvml, children, observed_at)
+    ask_nvml = services is not None and services.is_here and bool(facts.gpus)
+    nvml = _nvml(recorder, subject, ask=ask_nvml)
+    reading = _host(facts, nvml, children, observed_at)
+    aside = [*_refused(facts, unseen), *([given_out] if isinstance(given_out, Unknown) else [])]
+    published = dict(reading.published)
+    if isinstance(given_out, tuple):
+        running = None
+        if allotments.names_by_id(recorder) is not None:
+            running = {one.allotment.names for one in found if one.allotment is not None}
+        published["kubelet"] = _told(given_out, running)
+    return msgspec.structs.replace(reading, unknown=(*reading.unknown, *aside), published=published)
+
+
+def _given_out(
+    recorder: Recorder, services: Services | None
+) -> tuple[Allotment, ...] | Unknown | None:
+    """Return what the kubelet gave to containers, live or recorded; None if there is none."""
+    if services is None:
+        printed = recorder.run([_KUBELET])
+        return allotments.parse(printed) if isinstance(printed, str) else None
+    if pod_resources.NAME not in names(recorder, pod_resources.FOLDER):
+        return None
+    answer = pod_resources.read_pod_resources(_KUBELET_DEADLINE_S, services.root)
+    recorder.note(_KUBELET, answer)
+    return allotments.parse(answer)
+
+
+def _told(given_out: tuple[Allotment, ...], running: set[Names] | None) -> list[dict[str, Any]]:
+    """Return the kubelet's whole list; None of `running` where containers cannot be tied to it."""
+    return [
+        msgspec.to_builtins(one.names)
+        | {"running": None if running is None else one.names in running}
+        | allotments.published(one)
+        for one in given_out
+    ]
 
 
 def _nvml(recorder: Recorder, subject: Subject, *, ask: bool) -> NodeGpus | Unknown | None:
@@ -101,7 +162,7 @@ def _nvml(recorder: Recorder, subject: Subject, *, ask: bool) -> NodeGpus | Unkn
     for key in (_NVML, _NVML_LATE):
         printed = recorder.run([key])
         if isinstance(printed, str):
-            return parse_gpus(NvmlAnswer(printed, key == _NVML), subject)
+            return parse_gpus(Answer(printed, key == _NVML), subject)
     return None
 
 
@@ -116,15 +177,15 @@ def _host(
     if facts.topology is not None:
         parts += (facts.topology,)
         published["topology"] = facts.topology.published()
-    unknown = (*_unknown(facts), *((nvml,) if isinstance(nvml, Unknown) else ()))
+    needed = (*_needed(facts), *((nvml,) if isinstance(nvml, Unknown) else ()))
     return Reading(
         subject=ReportSubject(facts.subject.kind, facts.subject.name),
         facts=parts,
         children=children,
         published=published,
         observed_at=observed_at,
-        unknown=unknown,
-        needed_unknown=bool(unknown),
+        unknown=needed,
+        needed_unknown=bool(needed),
     )
 
 
@@ -140,6 +201,7 @@ def _container(container: Container, workload: WorkloadFacts, observed_at: str |
             "container": {
                 "id": container.container_id,
                 "pod_uid": container.pod_uid,
+                **_names(container),
                 "pid": int(container.pid),
                 "gpus": None if workload.given is None else list(workload.given),
                 "rdma_devices": [
@@ -157,7 +219,40 @@ def _container(container: Container, workload: WorkloadFacts, observed_at: str |
     )
 
 
-def _unknown(facts: NodeFacts) -> list[Unknown]:
+def _names(container: Container) -> dict[str, Any]:
+    """Return what Kubernetes calls a container and what it was given, where that is known."""
+    if container.allotment is None:
+        return {}
+    return {
+        **msgspec.to_builtins(container.allotment.names),
+        "allotted": allotments.published(container.allotment),
+    }
+
+
+def _refused(facts: NodeFacts, unseen: Sequence[Container]) -> Iterator[Unknown]:
+    """What this user may not see, and a verdict can do without.
+
+    The kernel shows the configuration space beyond 64 bytes, another user's environment and the
+    files of containers to privileged users only. If they made the verdict "unknown", each run of
+    a plain user and each run in a pod would end with status 3, and the status would say nothing.
+    They can hide at worst a warning about this host (ACS) or the affairs of others; what could
+    hide that GPUs, RDMA or locked memory do not work is in `_needed`.
+    """
+    concerned = facts.gpus or facts.hcas or not facts.pci_whole
+    if facts.acs.denied and concerned:
+        yield Unknown(
+            "acs-state",
+            f"{len(facts.acs.denied)} PCI bridges hide their capabilities from this user "
+            f"({facts.acs.denied[0]}); read them as root with `lspci -vvv`",
+        )
+    if unseen:
+        why = f"{len(unseen)} not seen into: /proc/{unseen[0].pid}/root needs CAP_SYS_PTRACE"
+        yield Unknown("devices of containers", why)
+    others = [path for path in facts.refused if not _OF_A_PROCESS.match(path)]
+    yield from (Unknown(path, "denied") for path in others[:_SHOWN])
+
+
+def _needed(facts: NodeFacts) -> list[Unknown]:
     """What a verdict on any GPU host needs and this one does not say."""
     missing = []
     if not facts.gpus:
@@ -165,7 +260,11 @@ def _unknown(facts: NodeFacts) -> list[Unknown]:
         missing.append(Unknown("NVIDIA GPUs", why))
     if facts.hcas is None:
         missing.append(Unknown("RDMA devices", "/sys/class/infiniband was not read"))
-    if facts.process is None or facts.process.memlock_soft is None:
+    if facts.hcas and rdma.DEV in facts.refused:
+        missing.append(Unknown("RDMA device nodes", f"{rdma.DEV} may not be listed"))
+    if facts.process is None or (
+        facts.process.memlock_soft is None and facts.process.lock_tried is None
+    ):
         missing.append(Unknown("memlock limit", "the process's limits were not read"))
     return missing
 

@@ -17,6 +17,7 @@ from gpudoctor.facts.kubernetes import (
     labels,
     node_situation,
     placement,
+    pod_adapters,
     pod_cuda,
     pod_errors,
     queues,
@@ -29,9 +30,10 @@ from gpudoctor.facts.kubernetes.components import Component
 from gpudoctor.facts.kubernetes.health import PodHealth, State, Unexplained
 from gpudoctor.facts.kubernetes.model import Pod, Scope
 from gpudoctor.facts.kubernetes.situation import PodSituation
+from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.node.cuda_stack import CudaStack
 from gpudoctor.readings import Reading
-from gpudoctor.report import ALL_GPU_PODS, Certainty, ReportSubject, Unknown
+from gpudoctor.report import ALL_GPU_PODS, Certainty, ReportSubject, Subject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
 from gpudoctor_checks import compatibility
@@ -121,11 +123,11 @@ def read_refused(source: Input, kind: str, name: str, namespace: str | None) -> 
     )
 
 
-def read_pod(source: Input, entry: PodEntry) -> Reading:
-    """Read one pod and what concerns it."""
+def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> Reading:
+    """Read one pod and what concerns it; what `job_log` says is judged for the whole job."""
     cluster, pod = source.cluster, source.cluster.pod(entry)
     logs = recorded.with_log_of(source.recorded, _main_log(pod)).logs
-    found = situation.read(cluster, pod, logs, source.components)
+    found = situation.read(cluster, pod, logs, source.components, job_log)
     state = health.assess(found)
     queue = queues.read(cluster, found)
     errors = pod_errors.read(found, logs)
@@ -133,9 +135,10 @@ def read_pod(source: Input, entry: PodEntry) -> Reading:
     proved = stack is not None and stack.certainty is Certainty.CERTAIN
     parts = (
         found,
-        found.nccl,
+        found.nccl if job_log is None else None,
         errors,
         stack if proved else None,
+        pod_adapters.read(pod, logs),
         queue,
         sharing.read(cluster, found),
         dra.read(cluster, found),
@@ -211,6 +214,60 @@ def read_gpu_pods(
     )
 
 
+def read_job(
+    source: Input, kind: str, name: str, namespace: str | None, entries: list[PodEntry]
+) -> Reading:
+    """Read a job: its pods as children, and what NCCL says in all their logs together.
+
+    InputError when neither the job nor a pod of it is in the input.
+    """
+    if not entries:
+        return _read_job_without_pods(source, kind, name, namespace)
+    subject = ReportSubject(kind, name, namespace)
+    pods = [source.cluster.pod(entry) for entry in entries]
+    logs = recorded.with_log_of(source.recorded, _main_log(pods[0])).logs
+    log = situation.read_nccl(pods, logs)
+    if log is None:
+        return read_pods(source, subject, entries)
+    from gpudoctor.readings import nccl_log  # imported late: most jobs have no such log
+
+    whole = nccl_log.reading(
+        msgspec.structs.replace(log, subject=Subject(kind, name, namespace or entries[0].namespace))
+    )
+    children = tuple(read_pod(source, entry, log) for entry in entries)
+    return msgspec.structs.replace(
+        whole,
+        subject=subject,
+        children=children,
+        published=whole.published | {"pods": {"seen": len(children), "shown": len(children)}},
+        observed_at=source.observed_at,
+        unknown=(*whole.unknown, *_unknowns(source.cluster)),
+        is_complete=source.cluster.scope.has_all,
+    )
+
+
+def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str | None) -> Reading:
+    """Read what holds a job that has no pods, such as a queue that has not let it in."""
+    cluster = source.cluster
+    job = queues.find_job(cluster, kind, name, namespace)
+    if job is None:
+        raise InputError(f"no pod of {kind} {name} is in the input")
+    held = queues.read_job(cluster, job)
+    unread = []
+    if held is None:
+        unread.append(Unknown("its pods", "none is in the input, and nothing holds the job"))
+    elif held.kueue is None:
+        unread.append(Unknown("its pods", "the job is suspended, and no queue holds it"))
+    return Reading(
+        subject=ReportSubject(kind, name, namespace),
+        facts=(held,) if held else (),
+        observed_at=source.observed_at,
+        unknown=(*unread, *_unknowns(cluster)),
+        needed_unknown=bool(unread),
+        is_complete=cluster.scope.has_all,
+    )
+
+
 def read_node(source: Input, name: str) -> Reading:
     """Read one node; InputError names the near ones."""
     cluster = source.cluster
@@ -267,6 +324,8 @@ def pods_of_job(source: Input, kind: str, name: str, namespace: str | None) -> l
 
 def _unknowns(cluster: Cluster) -> Iterable[Unknown]:
     for denied in cluster.scope.denied:
-        yield Unknown(denied, "denied")
+        # What was refused for lack of a right stands alone; what failed says how.
+        what, _, why = denied.partition(": ")
+        yield Unknown(what, why or "denied")
     if cluster.unreadable:
         yield Unknown(f"{cluster.unreadable} objects", "they are not JSON objects")

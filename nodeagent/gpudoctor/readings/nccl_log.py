@@ -13,6 +13,7 @@ from gpudoctor.report import ReportSubject, Unknown
 from gpudoctor.sources.text import TextInput
 
 _TELLING = re.compile(r"NCCL (?:INFO|WARN|version) |WorkNCCL\(|last enqueued (?:NCCL )?work")
+_CONNECTED = re.compile(rb"[^\0]", re.DOTALL)
 _CHUNK = 1 << 19
 _GRID_LIMIT = 64
 _HOSTS_LIMIT = 4096
@@ -134,10 +135,10 @@ def grid(log: NcclLog) -> dict[str, Any]:
         own = place.get(row.rank)
         if own is None:
             continue
-        for peer, code in enumerate(row.codes):
-            other = place.get(peer)
-            if code and other is not None:
-                rows[own][other] = max(rows[own][other], code)
+        for connected in _CONNECTED.finditer(row.codes):
+            other = place.get(connected.start())
+            if other is not None:
+                rows[own][other] = max(rows[own][other], connected[0][0])
     return {"labels": labels, "names": list(log.transports), "rows": rows}
 
 

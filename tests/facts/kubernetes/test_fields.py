@@ -96,7 +96,13 @@ class TestQuantity:
         assert amount is None or amount.is_finite()
 
     def test_resource_list(self) -> None:
-        amounts = {"cpu": "500m", "memory": "1Gi", "odd": "x", "none": None, "list": []}
+        amounts: dict[str, Any] = {
+            "cpu": "500m",
+            "memory": "1Gi",
+            "odd": "x",
+            "none": None,
+            "list": [],
+        }
         assert fields.quantities({"r": amounts}, "r") == {
             "cpu": Decimal("0.5"),
             "memory": Decimal(2**30),

@@ -59,6 +59,11 @@ def test_current_form() -> None:
         ),
         ("running PreBind plugin: timed out", None, [(None, "running PreBind plugin: timed out")]),
         (
+            "0/1 nodes are available: 1 cannot allocate all claims. still not schedulable",
+            1,
+            [(1, "cannot allocate all claims")],
+        ),
+        (
             "0/1 nodes are available:\n 1   Insufficient\tcpu.\r\n",
             1,
             [(1, "Insufficient cpu")],

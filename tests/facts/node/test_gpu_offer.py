@@ -20,7 +20,7 @@ from gpudoctor.facts.node.gpu_offer import (
 from gpudoctor.facts.node.gpu_reader import parse_gpus
 from gpudoctor.facts.node.versions import CudaVersion, DriverVersion
 from gpudoctor.report import Subject
-from gpudoctor.sources.nvml import NvmlAnswer
+from gpudoctor.sources.child import Answer
 
 GFD = {
     "nvidia.com/cuda.driver-version.full": "580.126.09",
@@ -85,7 +85,7 @@ def test_nvml() -> None:
         [1, "capability", [9, 0]],
     ]  # fmt: skip
     text = "\n".join(map(json.dumps, lines))
-    gpus = parse_gpus(NvmlAnswer(text, in_time=True), Subject("Host", "local"))
+    gpus = parse_gpus(Answer(text, in_time=True), Subject("Host", "local"))
     assert isinstance(gpus, NodeGpus)
     offer = offer_of_gpus(gpus)
     assert (offer.driver, offer.level) == (DriverVersion(580, 95, 5), CudaVersion(13, 0))

@@ -115,6 +115,11 @@ PATH = st.lists(st.sampled_from(["a", "b", ".."]), min_size=1, max_size=4).map(
 )
 
 
+def test_a_link_to_itself_above_ends() -> None:
+    host = RecordedHost({"/b": {"link": "../b"}, "/a/..": {"link": "."}}, roots=["/a"])
+    assert host.target("/b/c") == Missing("ELOOP")
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.dictionaries(PATH, ENTRY, max_size=6), PATH)
 def test_no_recording_makes_it_raise(tree: dict[str, Any], path: str) -> None:

@@ -560,3 +560,72 @@ def test_pods_are_not_settled_while_unbound_members_are_unread(
     world.denied = {"list pods in ml"}
     found = gather.gather_pod(client, "ml", "sft-0")
     assert "Pod" not in found.scope.complete_kinds
+
+
+def claimed(name: str, namespace: str) -> dict[str, Any]:
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": namespace}}  # fmt: skip
+
+
+def test_extended_resource_by_dra_needs_class_slices_and_all_claims(
+    api: ApiServer, client: Client
+) -> None:
+    said = "0/1 nodes are available: 1 cannot allocate all claims."
+    mine = pod(status={"conditions": [{"type": "PodScheduled", "message": said}]})
+    v1 = "resource.k8s.io/v1"
+    offered = [
+        {"apiVersion": v1, "kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}},
+        {"apiVersion": v1, "kind": "ResourceSlice", "metadata": {"name": "n1-gpu"}},
+    ]
+    api.answer = World([mine, node(gpus=None), *offered, claimed("theirs", "prod")])
+    found = gather.gather_pod(client, "ml", "trainer-0")
+    wanted = {"DeviceClass/gpu.nvidia.com", "ResourceSlice/n1-gpu", "ResourceClaim/theirs"}
+    assert wanted <= names(found)
+    assert "ResourceClaim" in found.scope.complete_kinds
+
+
+def test_claims_of_other_namespaces_that_are_denied_leave_the_kind_open(
+    api: ApiServer, client: Client
+) -> None:
+    said = "0/1 nodes are available: 1 cannot allocate all claims."
+    mine = pod(
+        spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]},
+        status={"conditions": [{"type": "PodScheduled", "message": said}]},
+    )
+    api.answer = world = World([mine, node(), claimed("mine", "ml")])
+    world.denied = {"list resourceclaims"}
+    found = gather.gather_pod(client, "ml", "trainer-0")
+    assert "ResourceClaim/mine" in names(found)
+    assert "ResourceClaim" not in found.scope.complete_kinds
+    assert "list resourceclaims.resource.k8s.io (cluster-wide)" in found.scope.denied
+
+
+def job(name: str = "trainer") -> dict[str, Any]:
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "ml"}}
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"labels": {"batch.kubernetes.io/job-name": "trainer"}},
+        {"ownerReferences": [{"kind": "RayCluster", "name": "trainer", "controller": True}]},
+    ],
+)
+def test_job_is_read_in_its_namespace(
+    api: ApiServer, client: Client, metadata: dict[str, Any]
+) -> None:
+    mine = pod(metadata=metadata, spec={"nodeName": "n1"}, status=running())
+    other = pod("other", metadata={"labels": {"job-name": "other"}})
+    api.answer = World([mine, other, node()])
+    found = gather.gather_job(client, "ml", "trainer")
+    assert names(found) == {"Pod/trainer-0", "Node/n1"}
+    assert paths(api)[0] == "namespaces/ml/pods"
+
+
+def test_pod_that_a_controller_was_refused_to_make(api: ApiServer, client: Client) -> None:
+    said = event(job(), "FailedCreate", "exceeded quota: gpus") | {"type": "Warning"}
+    api.answer = World([said])
+    assert names(gather.gather_pod(client, "ml", "trainer-7x2kq")) == {"Event/trainer.FailedCreate"}
+    assert names(gather.gather_job(client, "ml", "trainer")) == {"Event/trainer.FailedCreate"}
+    with pytest.raises(InputError, match="not found"):
+        gather.gather_pod(client, "ml", "server-0")

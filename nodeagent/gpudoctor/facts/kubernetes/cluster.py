@@ -127,7 +127,7 @@ class Cluster:
         key = (entry.namespace, entry.name)
         if key not in self._pods_read:
             obj = msgspec.json.decode(entry.raw)
-            obj.setdefault("metadata", {})["namespace"] = entry.namespace
+            obj["metadata"] = fields.mapping(obj, "metadata") | {"namespace": entry.namespace}
             self._pods_read[key] = parse.pod(obj)
         return self._pods_read[key]
 

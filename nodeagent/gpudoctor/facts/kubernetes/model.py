@@ -226,6 +226,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     requests: Resources = {}
     runtime_class: str | None = None
     host_network: bool = False
+    hostname: str = ""
+    """What the pod says its host name is; else it is the pod's name."""
     host_ipc: bool = False
     host_users: bool = True
     restart_policy: str = "Always"

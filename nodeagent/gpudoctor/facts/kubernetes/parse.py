@@ -189,6 +189,7 @@ def _pod(data: Meta, spec: JsonObject, status: JsonObject) -> Pod:
         requests=effective_requests(spec),
         runtime_class=fields.text(spec, "runtimeClassName"),
         host_network=fields.flag(spec, "hostNetwork"),
+        hostname=fields.text(spec, "hostname") or "",
         host_ipc=fields.flag(spec, "hostIPC"),
         host_users=fields.at(spec, "hostUsers") is not False,
         restart_policy=fields.text(spec, "restartPolicy") or "Always",

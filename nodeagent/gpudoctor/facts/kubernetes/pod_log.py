@@ -72,7 +72,6 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     ),
     "rdma-netns": re.compile(r"incorrect RDMA subsystem network namespace"),
     "driver-mismatch": re.compile(r"Driver/library version mismatch"),
-    "nvml-unknown-error": re.compile(r"Failed to initialize NVML: Unknown Error"),
     "driver-missing": re.compile(
         r"NVML: (?:Driver Not Loaded|ERROR_DRIVER_NOT_LOADED)|NVIDIA-SMI has failed because it "
         r"couldn't communicate with the NVIDIA driver|nvml error: driver not loaded"
@@ -88,11 +87,6 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "memlock": re.compile(
         r"ibv_(?:reg_mr(?:_iova2)?|create_cq|create_qp)\b.*Cannot allocate memory"
         r"|Failed to register memory region.*Cannot allocate memory"
-    ),
-    "driver-insufficient": re.compile(
-        r"CUDA driver version is insufficient for CUDA runtime version"
-        r"|The NVIDIA driver on your system is too old"
-        r"|no kernel image is available for execution"
     ),
     "tensor-parallel": re.compile(
         r"(?:tensor.parallel.size|world.size).*(?:is larger than|exceeds|greater than|must be)"
@@ -111,7 +105,6 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         r"|rendezvous.*(?:closed|timed? ?out)|RendezvousConnectionError",
         re.IGNORECASE,
     ),
-    "sidecar-killed": re.compile(r"Received SIGTERM|signal 15 received"),
     "python-error": re.compile(
         r"^(?:\[?rank\d+\]?:?\s*)?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception)): .+"
     ),

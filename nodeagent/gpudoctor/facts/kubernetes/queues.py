@@ -101,6 +101,16 @@ def read(cluster: Cluster, situation: PodSituation) -> QueueSituation | None:
     return found if found.kueue or found.gang or found.preemption else None
 
 
+def find_job(cluster: Cluster, kind: str, name: str, namespace: str | None) -> JsonObject | None:
+    """Return the job-like object of that kind (in any case, `vcjob` for Volcano's) and name."""
+    if kind.lower() == "vcjob":
+        return cluster.one("batch.volcano.sh", "Job", name, namespace)
+    for known, group in _OWNER_GROUPS.items():
+        if known.lower() == kind.lower():
+            return cluster.one(group, known, name, namespace)
+    return None
+
+
 def read_job(cluster: Cluster, job: JsonObject) -> QueueSituation | None:
     """Return what holds a job-like object that may have no pods at all, None if nothing does."""
     data = parse.meta(job)

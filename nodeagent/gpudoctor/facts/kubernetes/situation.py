@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 import msgspec
@@ -148,8 +149,12 @@ def read(
     pod: Pod,
     logs: dict[str, str],
     cluster_components: tuple[Component, ...] | None = None,
+    job_log: NcclLog | None = None,
 ) -> PodSituation:
-    """Gather what the input says about this pod; `cluster_components` saves reading them anew."""
+    """Gather what the input says about this pod.
+
+    `cluster_components`, and NCCL's log of its job, save reading them anew for each pod.
+    """
     events = tuple(cluster.events_of("Pod", pod.meta.name, pod.meta.namespace, pod.meta.uid))
     failure = _failure(pod, events)
     node = cluster.nodes.get(pod.node) if pod.node else None
@@ -191,7 +196,7 @@ def read(
         owner_events=_owner_events(cluster, pod),
         bypassing=_bypassing(cluster, pod),
         held_unhealthy=() if pod.node else cluster.derived(_held_unhealthy),
-        nccl=_nccl(pod, peers, node, logs),
+        nccl=_nccl_of(pod, node, job_log or read_nccl((pod, *peers), logs)),
         scope=cluster.scope,
         now=cluster.now,
     )
@@ -285,13 +290,14 @@ def _held_unhealthy(cluster: Cluster) -> tuple[HeldDevice, ...]:
 _NCCL_MARK = "NCCL"
 
 
-def _nccl(
-    pod: Pod, peers: tuple[Pod, ...], node: Node | None, logs: dict[str, str]
-) -> NcclLog | None:
-    """Read NCCL's lines in the logs of all members of the job, those before a restart first."""
+def read_nccl(members: Iterable[Pod], logs: dict[str, str]) -> NcclLog | None:
+    """Read NCCL's lines in the logs of all members of a job, those before a restart first; None
+    if there are none.
+    """
+    pods = list(members)
     keys = [
         f"{member.meta.short}/{container.name}{suffix}"
-        for member in (pod, *peers)
+        for member in pods
         for container in member.containers
         for suffix in (PREVIOUS, "")
     ]
@@ -304,16 +310,31 @@ def _nccl(
     for key in telling:
         parser.open(f"log {key}")
         parser.feed(logs[key].encode("utf-8", "surrogateescape"))
+    return msgspec.structs.replace(parser.finish(), places=tuple(map(_place, pods)))
+
+
+def _place(pod: Pod) -> tuple[str, tuple[Subject, ...]]:
+    """What NCCL calls the pod's host, with the pod and its node."""
+    subjects = (pod.subject, *((Subject("Node", pod.node),) if pod.node else ()))
+    name = (pod.node or "") if pod.host_network else (pod.hostname or pod.meta.name)
+    return name.partition(".")[0], subjects
+
+
+def _nccl_of(pod: Pod, node: Node | None, log: NcclLog | None) -> NcclLog | None:
+    """The job's log as a fact about one of its pods."""
+    if log is None:
+        return None
     offered = [
         f"Node/{pod.node} offers {name}: {amount.normalize():f}"
         for name, amount in (node.allocatable.items() if node else ())
         if resources.is_rdma(name) and amount > 0
     ]
     return msgspec.structs.replace(
-        parser.finish(),
+        log,
         subject=pod.subject,
         related=(node.subject,) if node else (),
         rdma_expected_by=tuple(offered),
+        places=(),
     )
 
 

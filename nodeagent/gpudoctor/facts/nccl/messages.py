@@ -19,10 +19,7 @@ _CHANNEL = re.compile(
     rb"(?: \[(send|receive)\])? via (.+)"
 )
 _NET = re.compile(rb"NET/([^/]+)/(\d+)(?:\(\d+\))?(.*)")
-_COMM = re.compile(
-    rb"comm (?P<pointer>0x[0-9a-f]+|\(nil\)) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)"
-    rb"(?P<rest>.*)"
-)
+_COMM = re.compile(rb"comm (0x[0-9a-f]+|\(nil\)) rank (\d+) n[rR]anks (\d+)(.*)")
 _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(rb"(?:parent|splitCount|childCount|color|key) (?:0x)?[0-9a-f-]+")
 _NNODES = re.compile(rb"nNodes (\d+)")
@@ -36,7 +33,10 @@ _DISTANCE = re.compile(
     rb".*?\(distance (?P<distance>\d+) [<>]=? (?P<limit>\d+)\)(?:,? read (?P<read>[01]))?"
 )
 _RETURN = re.compile(rb"\S+:\d+ -> (\d+)")
-_TIMINGS = re.compile(rb"Bootstrap timings total [\d.]+ .*?recv ([\d.]+)")
+_TIMINGS = re.compile(rb"Bootstrap timings total [\d.]+ .*?recv (\d+\.?\d*)")
+_INIT_TIMINGS = re.compile(
+    rb"Init timings - \w+: rank (\d+) nranks (\d+) total [\d.]+ \(.*?bootstrap (\d+\.?\d*)"
+)
 _BARE_VERSION = re.compile(rb"(?:^|[^\w])NCCL version (\d+\.\d+[\w.]*)")
 _VERSION = re.compile(rb"NCCL version (\d+\.\d+[\w.]*)")
 
@@ -62,12 +62,14 @@ class Book:
         self.events: dict[tuple[str, ...], Occurrence] = {}
         self.deduplicated = False
         self.starts_seen = False
-        self._records = 0
+        self.lines_before = 0
+        """Lines of the sources before this one."""
         self._place = ("", 0, b"")
         self._readers: dict[bytes, Callable[[Process, Record], bool]] = {
             b"Bootstrap": self._bootstrap,
             b"NCCL": self._version,
             b"Using": self._using,
+            b"Init": self._init_timings,
             b"GPU": self._gpu,
             b"Channel": self._channel,
             b"Ring": self._channel,
@@ -91,7 +93,6 @@ class Book:
 
     def read(self, process: Process, record: Record) -> bool:
         """Read one record. True means that the process began anew: give it again, to a new one."""
-        self._records += 1
         self.deduplicated = self.deduplicated or record.repeated
         text = record.text
         first = text.partition(b" ")[0]
@@ -122,7 +123,7 @@ class Book:
     def _bootstrap(self, process: Process, record: Record) -> bool:
         timings = _TIMINGS.match(record.text)
         if timings is not None:
-            process.waited = float(timings[1])
+            process.waited = float(timings[1]), self.line()
         elif b"Using" in record.text:
             self.starts_seen = True
             if process.bootstrapped and process.pointers:
@@ -130,6 +131,19 @@ class Book:
             process.bootstrapped = True
         else:
             self._symptom(process, record)
+        return False
+
+    def _init_timings(self, process: Process, record: Record) -> bool:
+        timings = _INIT_TIMINGS.match(record.text)
+        if timings is None:
+            self._symptom(process, record)
+            return False
+        rank, nranks = int(timings[1][:9]), int(timings[2][:9])
+        for key, own in reversed(process.ranks.items()):
+            comm = self.comms[key]
+            if own == rank and comm.nranks == nranks:
+                comm.wait(rank, float(timings[3]), self.line())
+                break
         return False
 
     def _version(self, process: Process, record: Record) -> bool:
@@ -195,15 +209,31 @@ class Book:
             self._symptom(process, record)
         return False
 
-    def _comm_line(self, process: Process, text: bytes) -> bool:
-        if self._is_told(process, text):
+    def is_told(self, process: Process, text: bytes) -> bool:
+        """Read a further line of a communicator that its process has begun, without a search.
+
+        Two such lines a rank and communicator are most of what is new in a large log.
+        """
+        start = text.find(b"comm 0x", 0, 64) + 5
+        if start < 5:
+            return False
+        key = process.pointers.get(text[start : text.find(b" ", start)])
+        if key is None or process.waited is not None:
+            return False
+        comm = self.comms[key]
+        if text.endswith(b"Init COMPLETE"):
+            comm.completed.add(process.ranks[key])
             return True
+        return comm.nnodes is not None and b" nNodes " in text
+
+    def _comm_line(self, process: Process, text: bytes) -> bool:
         match = _COMM.search(text)
         if match is None:
             return False
-        rank, nranks, rest = int(match["rank"][:9]), int(match["nranks"][:9]), match["rest"]
+        pointer, rank, nranks, rest = match.groups()
+        rank, nranks = int(rank[:9]), int(nranks[:9])
         begins = rest.endswith(b"Init START")
-        comm = self._communicator(process, match, begins, nranks)
+        comm = self._communicator(process, pointer, rest, begins, nranks)
         if rank not in comm.started:
             comm.started[rank] = process.host
         process.ranks[comm.key] = rank
@@ -218,39 +248,23 @@ class Book:
         elif b"Abort COMPLETE" in rest:
             comm.aborted = True
         if process.waited is not None:
-            comm.waited[rank] = process.waited
+            comm.wait(rank, *process.waited)
             process.waited = None
         return True
 
-    def _is_told(self, process: Process, text: bytes) -> bool:
-        """Read a further line of a communicator that its process has begun, without a search.
-
-        Three such lines a rank and communicator are what a large log has most of that is new.
-        """
-        start = text.find(b"comm 0x") + 5
-        key = process.pointers.get(text[start : text.find(b" ", start)])
-        if key is None:
-            return False
-        comm = self.comms[key]
-        if text.endswith(b"Init COMPLETE"):
-            comm.completed.add(process.ranks[key])
-            return process.waited is None
-        return comm.nnodes is not None and b" nNodes " in text and process.waited is None
-
     def _communicator(
-        self, process: Process, match: re.Match[bytes], begins: bool, nranks: int
+        self, process: Process, pointer: bytes, rest: bytes, begins: bool, nranks: int
     ) -> Comm:
         """The communicator of a line: by commId, by how it was split, else by its size."""
-        pointer = match["pointer"]
         known = None if begins else process.pointers.get(pointer)
         if known is not None:
             return self.comms[known]
-        identity = _COMM_ID.search(match["rest"])
+        identity = _COMM_ID.search(rest)
         if identity is not None:
             key = identity[1].decode()
         else:
-            parent = process.pointers.get(_parent(match["rest"]), "")
-            split = b" ".join(_SPLIT.findall(match["rest"])[1:-1]).decode()
+            parent = process.pointers.get(_parent(rest), "")
+            split = b" ".join(_SPLIT.findall(rest)[1:-1]).decode()
             key = f"{parent}/{split}" if split else f"of {nranks} ranks"
         process.pointers[pointer] = key
         if key not in self.comms:
@@ -318,7 +332,7 @@ class Book:
                 return
             values.setdefault("message", _text(record))
             occurrence = self.events[key] = Occurrence(
-                kind, process.host, values, self._records, record.time
+                kind, process.host, values, self.lines_before + self._place[1], record.time
             )
         occurrence.add(process, self.line)
 

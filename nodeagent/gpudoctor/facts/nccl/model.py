@@ -116,6 +116,8 @@ class Communicator(msgspec.Struct, frozen=True):
     line: Line
     bootstrap_seconds: tuple[tuple[int, float], ...] = ()
     """Rank and the time it spent waiting for the others, where printed."""
+    least_waited: Line | None = None
+    """The line of the rank that waited least."""
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -202,6 +204,8 @@ class NcclLog(msgspec.Struct, frozen=True, kw_only=True):
     transports: tuple[str, ...] = ()
     grid: tuple[TransportRow, ...] = ()
     rdma_expected_by: tuple[str, ...] = ()
+    places: tuple[tuple[str, tuple[Subject, ...]], ...] = ()
+    """Host, and the pod and node that it is, where known from outside the log."""
 
     def setting(self, name: str) -> tuple[Setting, ...]:
         """Return what was read for one variable: one item a value."""

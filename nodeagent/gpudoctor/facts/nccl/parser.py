@@ -20,7 +20,7 @@ from gpudoctor.facts.nccl.state import Process
 from gpudoctor.facts.nccl.summary import summarise
 
 if TYPE_CHECKING:
-    from gpudoctor.facts.nccl.sieve import Sieve
+    from gpudoctor.facts.nccl.sieve import Sieve, Sifted
 
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
@@ -73,6 +73,7 @@ class Parser:
         self._callers: dict[tuple[bytes, bytes], Process] = {}
         self._prefixed = False
         self._wrapped = False
+        self._must_hear_again = False
         self._rest = b""
         self._skipping = False
         self._number = 0
@@ -84,6 +85,7 @@ class Parser:
         self._close()
         self._source = source
         self.sources.append(source)
+        self.book.lines_before = self.lines
         self._number = 0
         self._prefixed = self._wrapped = False
         self._heads.clear()
@@ -139,7 +141,7 @@ class Parser:
 
     def _read(self, piece: bytes) -> None:
         """Read whole lines, the newline of the last included."""
-        if len(piece) > _SIEVED and not self._prefixed and self._sieve is not None:
+        if len(piece) > _SIEVED and not self._wrapped and self._sieve is not None:
             lines = self._read_sieved(self._sieve, piece)
         else:
             lines = self._read_lines(piece.split(b"\n")[:-1])
@@ -148,16 +150,75 @@ class Parser:
         self._tail = (self._tail + piece[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
     def _read_sieved(self, sieve: Sieve, piece: bytes) -> int:
-        slow, heads = self._slow, self._heads
-        count, numbers, starts, ends = sieve.sift(piece)
-        base = self._number + 1
-        for number, start, end in zip(numbers, starts, ends, strict=True):
-            line = piece[start:end]
-            if b"NCCL" in line and line.partition(_INFO)[2][:8] not in _DULL:
-                head, _, tail = line.partition(_CHANNEL)
-                if not tail or tail[2:] not in heads.get(head, _NOTHING):
-                    slow(base + number, line, tail)
-        return count
+        first = number = self._number + 1
+        while piece:
+            if self._must_hear_again:
+                sieve.forget()
+                self._must_hear_again = False
+            sifted = sieve.sift(piece, prefixed=self._prefixed)
+            end = self._read_sifted(sieve, sifted, number, piece)
+            number += piece.count(b"\n", 0, end)
+            piece = piece[end:]
+        return number - first
+
+    def _read_sifted(self, sieve: Sieve, sifted: Sifted, number: int, piece: bytes) -> int:
+        """Read what the sieve let through, up to a line after which it must forget; return where
+        the reading ended.
+        """
+        learned = []
+        for line, start, end, mark, its_hash in zip(*sifted, strict=True):
+            if mark < 0:
+                if piece.find(b"NCCL", start, end) < 0:
+                    continue
+                mark = piece.find(_INFO, start, end)
+                if mark >= 0:
+                    sieve.expect(mark - start)
+            elif (
+                not its_hash
+                and piece[mark + 11 : mark + 19] in _DULL
+                and piece.find(b" NCCL ", mark + 11, end) < 0
+            ):
+                continue
+            if self._take(number + line, piece[start:end]) and its_hash:
+                learned.append(its_hash)
+            if self._must_hear_again:
+                return end + 1
+        sieve.learn(learned)
+        return len(piece)
+
+    def _take(self, number: int, line: bytes) -> bool:
+        """Read a line; True when the like of it need not be read again."""
+        head, mark, text = line.partition(_INFO)
+        tail = text[8:] if text[:8] == b"Channel " else b""
+        core = head[head.rfind(b" ", 0, -5) + 1 :] if self._prefixed else head
+        if tail:
+            if tail[2:] in self._heads.get(core, _NOTHING):
+                return True
+        elif text[:8] in _DULL and b" NCCL " not in text:
+            return False
+        # What may be a symptom is read with the time that stands in front.
+        is_timeless = core == head or tail or text.find(b"comm 0x", 0, 64) >= 0
+        if mark and is_timeless and _is_clean(text):
+            process = self._speakers.get(core) or self._speaker(core)
+            if process is not None:
+                return self._read_text(number, line, core, text, tail, process)
+        return self._slow(number, line, head, tail)
+
+    def _read_text(
+        self, number: int, line: bytes, core: bytes, text: bytes, tail: bytes, process: Process
+    ) -> bool:
+        """Read a record with nothing around it, of a process heard before."""
+        if self.book.is_told(process, text):
+            return False
+        self.book.at(self._source, number, line)
+        record = Record(process.host, process.pid, process.device, b"", False, text, "", False)
+        if self.book.read(process, record):
+            return self._slow(number, line, line.partition(_INFO)[0], tail)
+        if tail:
+            self._remember(core, tail, process)
+        elif process.is_remapped:
+            self._hear_again(process)
+        return bool(tail)
 
     def _read_lines(self, lines: list[bytes]) -> int:
         if self._wrapped:
@@ -170,7 +231,7 @@ class Parser:
 
     def _read_plain(self, lines: list[bytes]) -> None:
         heads = self._heads
-        slow = self._slow
+        take = self._take
         parts = map(bytes.partition, lines, repeat(_CHANNEL))
         for number, (head, mark, tail) in enumerate(parts, self._number + 1):
             if mark:
@@ -179,14 +240,14 @@ class Parser:
                         continue
                 except KeyError:
                     pass
-                slow(number, head + mark + tail, tail)
-            elif b"NCCL" in head and head.partition(_INFO)[2][:8] not in _DULL:
-                slow(number, head)
+                take(number, head + mark + tail)
+            elif b"NCCL" in head:
+                take(number, head)
 
     def _read_prefixed(self, lines: list[bytes]) -> None:
         """As `_read_plain`, for lines whose beginning differs each time, such as by a time."""
         heads = self._heads
-        slow = self._slow
+        take = self._take
         parts = map(bytes.partition, lines, repeat(_CHANNEL))
         for number, (head, mark, tail) in enumerate(parts, self._number + 1):
             if mark:
@@ -195,21 +256,9 @@ class Parser:
                         continue
                 except KeyError:
                     pass
-                slow(number, head + mark + tail, tail)
-            elif b"NCCL" in head and head.partition(_INFO)[2][:8] not in _DULL:
-                slow(number, head)
-
-    def _slow(self, number: int, raw: bytes, tail: bytes = b"") -> None:
-        head, mark, text = raw.partition(_INFO)
-        process = self._speakers.get(head) or self._speaker(head)
-        if process is not None and mark and _is_clean(text):
-            self.book.at(self._source, number, raw)
-            record = Record(process.host, process.pid, process.device, b"", False, text, "", False)
-            if not self.book.read(process, record):
-                if tail:
-                    self._remember(head, tail, process)
-                return
-        self._slower(number, raw, head, tail)
+                take(number, head + mark + tail)
+            elif b"NCCL" in head:
+                take(number, head)
 
     def _speaker(self, head: bytes) -> Process | None:
         """The process of a head that differs from one heard before in the thread alone."""
@@ -225,26 +274,21 @@ class Parser:
             self._heads.clear()
         self._speakers[head] = process
 
-    def _slower(self, number: int, raw: bytes, head: bytes, tail: bytes) -> None:
+    def _slow(self, number: int, raw: bytes, head: bytes, tail: bytes) -> bool:
         """Read a line that has something around its record, or a speaker not heard before."""
         if b" NCCL CALL " in raw or b" NCCL TRACE " in raw:
-            return
+            return False
         text = plain(raw[:LONGEST])
         if not self._wrapped and is_wrapped(raw) and text != raw:
             self._wrapped = True
         self.book.at(self._source, number, text)
-        last: tuple[Process, Record] | None = None
-        for record in records(text, self._hosts):
-            process = self._process(record.host, record.pid, record.device)
-            if self.book.read(process, record):
-                process = self._restart(process)
-                self.book.read(process, record)
-            last = process, record
-        if last is None:
+        found = list(records(text, self._hosts))
+        if not found:
             if not self.book.read_bare(text):
                 self.work.read(text, self.book.line())
-            return
-        process, record = last
+            return False
+        for record in found:
+            process = self._read_record(record)
         core = record.core
         if head != core and core in self._speakers:
             self._prefixed = True
@@ -254,9 +298,26 @@ class Parser:
             self._callers[name, thread.partition(b" ")[2]] = process
         elif text.startswith(head):
             self._introduce(head, process)
-        if tail:
+        if tail and len(found) == 1:
             self._remember(head, tail, process)
             self._heads[core] = process.heard
+            return True
+        return False
+
+    def _read_record(self, record: Record) -> Process:
+        process = self._process(record.host, record.pid, record.device)
+        if self.book.read(process, record):
+            process = self._restart(process)
+            self.book.read(process, record)
+        if process.is_remapped:
+            self._hear_again(process)
+        return process
+
+    def _hear_again(self, process: Process) -> None:
+        """What a process said of its channels counts anew when it says it again."""
+        process.is_remapped = False
+        process.heard.clear()
+        self._must_hear_again = True
 
     def _remember(self, head: bytes, tail: bytes, process: Process) -> None:
         """Let the quick way pass over what was just read, whatever its channel number."""
@@ -277,6 +338,9 @@ class Parser:
         """The same host, pid and device begins anew: a container restarted."""
         name = _Name(process.host, process.pid, process.device)
         fresh = self._processes[name] = self.book.add(Process(*name))
+        self._must_hear_again = True
+        for known in (self._heads, self._speakers, self._callers):
+            known.clear()
         return fresh
 
     def _look_at_tail(self) -> None:

@@ -30,21 +30,32 @@ class Process:
         self.ranks: dict[str, int] = {}
         """Communicator -> this process's rank in it."""
         self.failed: Line | None = None
-        self.waited: float | None = None
+        self.waited: tuple[float, Line] | None = None
         self.bootstrapped = False
         self.mapped = True
         """Whether channels now belong to the largest communicator, as far as can be told."""
         self.widest = 0
         """Ranks of the largest communicator so far."""
+        self.is_remapped = False
+        """Whether channels that were heard before now count for another communicator."""
         self.heard: set[bytes] = set()
         """For the parser: what its channel lines said, without the channel's number."""
 
     def join(self, nranks: int) -> None:
-        """A communicator begins: only channels of the largest one go into the rank grid."""
-        self.mapped = nranks >= self.widest
+        """A communicator begins: only channels of the largest one go into the rank grid, and of
+        several as large those of the first that has any.
+        """
+        was_mapped = self.mapped
         if nranks > self.widest:
             self.widest = nranks
+            self.mapped = True
+            self.is_remapped = bool(self.heard)
             self.rows.clear()
+        elif nranks < self.widest:
+            self.mapped = False
+        elif not self.rows:
+            self.mapped = True
+            self.is_remapped = bool(self.heard) and not was_mapped
 
     def use_net(
         self, network: str, nic: int, direction: str, gdr: bool, line: Callable[[], Line]
@@ -76,7 +87,15 @@ class Comm:
         """Rank -> host."""
         self.completed: set[int] = set()
         self.waited: dict[int, float] = {}
+        self.least_waited: tuple[float, Line] | None = None
         self.aborted = False
+
+    def wait(self, rank: int, seconds: float, line: Line) -> None:
+        """Note how long a rank waited for the others at the start, as it said first."""
+        if rank not in self.waited:
+            if self.least_waited is None or seconds < self.least_waited[0]:
+                self.least_waited = seconds, line
+            self.waited[rank] = seconds
 
 
 class Occurrence:

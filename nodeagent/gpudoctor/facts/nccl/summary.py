@@ -186,6 +186,7 @@ def _communicator(comm: Comm) -> Communicator:
         hosts=tuple(sorted(comm.started.items())),
         line=comm.line,
         bootstrap_seconds=tuple(sorted(comm.waited.items())),
+        least_waited=comm.least_waited[1] if comm.least_waited else None,
     )
 
 

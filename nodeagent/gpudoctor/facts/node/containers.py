@@ -11,10 +11,12 @@ hexadecimal digits.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
-from gpudoctor.facts.node import pci, process, rdma
+from gpudoctor.facts.node import allotments, pci, process, rdma
+from gpudoctor.facts.node.allotments import Allotment
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.report import Subject
 from gpudoctor.sources.host import Host, Listing, Missing, text
@@ -32,7 +34,8 @@ _SHORT = 12
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """A container by its first process: `pid` in the host's numbering.
 
-    `gpu_minors` and `libraries` (name -> version) are None when its files may not be read.
+    `gpu_minors` and `libraries` (name -> version) are None when its files may not be read,
+    `allotment` when the kubelet was not asked or cannot be tied to it.
     """
 
     pod_uid: str | None
@@ -40,6 +43,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     pid: str
     gpu_minors: frozenset[str] | None
     libraries: dict[str, str] | None
+    allotment: Allotment | None
 
 
 def identify(cgroup: str) -> tuple[str | None, str] | None:
@@ -57,8 +61,11 @@ def identify(cgroup: str) -> tuple[str | None, str] | None:
     return None
 
 
-def find(host: Host) -> tuple[Container, ...]:
-    """Return the containers whose processes this /proc shows, each by its lowest PID."""
+def find(host: Host, given_out: Sequence[Allotment] = ()) -> tuple[Container, ...]:
+    """Return the containers whose processes this /proc shows, each by its lowest PID.
+
+    `given_out` is what the kubelet says of all containers, also of some that have ended.
+    """
     listing = host.listing("/proc")
     if isinstance(listing, Missing):
         return ()
@@ -67,6 +74,8 @@ def find(host: Host) -> tuple[Container, ...]:
         identity = identify(text(host, f"/proc/{pid}/cgroup") or "")
         if identity is not None:
             first.setdefault(identity[1], (identity[0], pid))
+    named = (allotments.names_by_id(host) or {}) if given_out else {}
+    by_names = {one.names: one for one in given_out}
     return tuple(
         Container(
             pod_uid=pod,
@@ -74,6 +83,7 @@ def find(host: Host) -> tuple[Container, ...]:
             pid=str(pid),
             gpu_minors=_gpu_minors(host, pid),
             libraries=_libraries(host, pid),
+            allotment=by_names.get(named[container]) if container in named else None,
         )
         for container, (pod, pid) in first.items()
     )
@@ -96,14 +106,19 @@ def workload(host: Host, container: Container, node: NodeFacts) -> WorkloadFacts
     """Return the facts of a container that uses GPUs or RDMA; None for any other.
 
     Whether its devices can be opened is not known from outside: our own device cgroup counts.
+    What it was given is what the kubelet says, else the device nodes that it has: a privileged
+    container has those of all GPUs.
     """
     found = process.read_process(host, container.pid)
     verbs, whole = rdma.read_nodes(host, f"/proc/{container.pid}/root/dev/infiniband")
-    if not container.gpu_minors and not verbs and not _asks_for_gpus(found.environment):
+    given = allotments.gpus(host, container.allotment) if container.allotment else None
+    asks = _asks_for_gpus(found.environment)
+    if not container.gpu_minors and not verbs and not given and not asks:
         return None
-    given = None
-    if container.gpu_minors is not None:
-        given = pci.with_minors(host, container.gpu_minors)
+    if not given:
+        given = None
+        if container.gpu_minors is not None:
+            given = pci.with_minors(host, container.gpu_minors)
     return WorkloadFacts(
         subject=Subject("Container", container.container_id[:_SHORT]),
         pci=node.pci,

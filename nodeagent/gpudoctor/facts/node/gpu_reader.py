@@ -23,7 +23,8 @@ from gpudoctor.facts.node.gpu import (
 )
 from gpudoctor.facts.node.versions import CudaVersion, parse_driver
 from gpudoctor.report import Subject, Unknown
-from gpudoctor.sources.nvml import NvmlAnswer, read_nvml
+from gpudoctor.sources.child import Answer
+from gpudoctor.sources.nvml import read_nvml
 
 T = TypeVar("T")
 Answers = dict[tuple[int | None, str], Any]
@@ -44,7 +45,7 @@ def read_gpus(
     return parse_gpus(answer, subject or Subject("Host", "local"))
 
 
-def parse_gpus(answer: NvmlAnswer, subject: Subject) -> NodeGpus | Unknown:
+def parse_gpus(answer: Answer, subject: Subject) -> NodeGpus | Unknown:
     """Type what the reading process printed; a text that it did not print is Unknown."""
     answers, asked = _answers(answer.text)
     hung_in = _name(asked) if asked is not None and not answer.in_time else None

@@ -15,13 +15,11 @@ import msgspec
 from gpudoctor import PREFIX
 from gpudoctor.errors import InputError
 from gpudoctor.facts.kubernetes import fields
+from gpudoctor.facts.node.model import LOCK_TRIED
 from gpudoctor.facts.node.versions import CudaVersion, parse_cuda
 
 ANNOTATION = f"{PREFIX}/require"
 VARIABLE = "GPUDOCTOR_REQUIRE"
-
-ENOUGH_MEMLOCK = 1 << 30
-"""Bytes that a bare `memlock` asks for: NCCL and UCX pin some hundred MiB a process."""
 
 _BOOTSTRAP_S = 30
 _MOST_BOOTSTRAP_S = 600
@@ -55,7 +53,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def locked(self) -> int | None:
         """Bytes to lock: as declared, else what RDMA takes."""
-        return self.memlock or (ENOUGH_MEMLOCK if self.wants_rdma else None)
+        return self.memlock or (LOCK_TRIED if self.wants_rdma else None)
 
     @property
     def wants_gpus(self) -> bool:
@@ -96,7 +94,7 @@ _BARE: dict[str, Any] = {
     "gdr": True,
     "nvlink": True,
     "numa": True,
-    "memlock": ENOUGH_MEMLOCK,
+    "memlock": LOCK_TRIED,
     "bootstrap": _BOOTSTRAP_S,
 }
 NAMES = tuple(Needs.__struct_fields__)

@@ -34,7 +34,6 @@ class OwnContainer(msgspec.Struct, frozen=True, kw_only=True):
     proofs: Proofs = Proofs()
     interfaces: frozenset[str] | None = None
     first_address: str | None = None
-    free_huge_pages: int | None = None
 
     @property
     def subject(self) -> Subject:

@@ -10,6 +10,7 @@ from gpudoctor.facts.node.model import Link, PciDevice
 from gpudoctor.sources.host import Host, Listing, Missing, names, number, text
 
 DEVICES = "/sys/bus/pci/devices"
+DRIVER_GPUS = "/proc/driver/nvidia/gpus"
 _ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 _ANY_ADDRESS = re.compile(
     r"^(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<rest>[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$"
@@ -133,7 +134,7 @@ def physical_function(device: PciDevice, devices: dict[str, PciDevice]) -> PciDe
 
 def driver_gpus(host: Host) -> tuple[str, ...] | None:
     """Return the addresses of the GPUs that the NVIDIA driver has taken, None if unknown."""
-    listing = host.listing("/proc/driver/nvidia/gpus")
+    listing = host.listing(DRIVER_GPUS)
     if isinstance(listing, Missing) or not listing.complete:
         return None
     return tuple(found for name in listing.names if (found := address(name)))
@@ -159,26 +160,28 @@ def with_minors(host: Host, minors: frozenset[str]) -> tuple[str, ...]:
     """Return the addresses of the GPUs whose device nodes have these minor numbers."""
     return tuple(
         found
-        for name in names(host, "/proc/driver/nvidia/gpus")
-        if (found := address(name)) and _minor(host, name) in minors
+        for name in names(host, DRIVER_GPUS)
+        if (found := address(name)) and identity(host, name)[1] in minors
     )
 
 
 def models(host: Host) -> dict[str, str] | None:
     """Return address -> model name as the driver has it, None if it says none."""
     found = {}
-    for name in names(host, "/proc/driver/nvidia/gpus"):
-        information = text(host, f"/proc/driver/nvidia/gpus/{name}/information") or ""
+    for name in names(host, DRIVER_GPUS):
+        information = text(host, f"{DRIVER_GPUS}/{name}/information") or ""
         match = re.search(r"^Model:\s*(\S.*)$", information, re.MULTILINE)
         if match and (where := address(name)):
             found[where] = match[1].strip()
     return found or None
 
 
-def _minor(host: Host, name: str) -> str | None:
-    information = text(host, f"/proc/driver/nvidia/gpus/{name}/information") or ""
-    match = re.search(r"^Device Minor:\s*(\d+)", information, re.MULTILINE)
-    return match[1] if match else None
+def identity(host: Host, name: str) -> tuple[str | None, str | None]:
+    """Return UUID and minor number of a GPU, by its name under `DRIVER_GPUS`."""
+    information = text(host, f"{DRIVER_GPUS}/{name}/information") or ""
+    uuid = re.search(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]{36})", information, re.MULTILINE)
+    minor = re.search(r"^Device Minor:\s*(\d+)", information, re.MULTILINE)
+    return uuid[1] if uuid else None, minor[1] if minor else None
 
 
 def busy_and_idle(

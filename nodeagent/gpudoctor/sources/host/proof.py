@@ -1,4 +1,4 @@
-"""The child that tries what a container may do: lock, allocate, map, resolve.
+"""The child that tries what a container may do: allocate, map, resolve.
 
 Runs as a script with nothing but the standard library: `python -I -S proof.py WHAT …`, and prints
 one JSON object: `{"got": bytes, "wanted": bytes, "errno": NAME or "", "note": …}`. It is a child
@@ -17,44 +17,21 @@ import sys
 import time
 
 _STEP = 64 << 20
-_TOUCHED = 16 << 20
 _SHM_S = 1.5
-_MLOCK_ONFAULT = 1
 _MAP_HUGETLB = 0x40000
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def _libc() -> ctypes.CDLL:
+def _map(size: int, flags: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-    ]  # fmt: skip
-    libc.mlock2.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
-    return libc
-
-
-def _raise() -> None:
-    number = ctypes.get_errno()
-    raise OSError(number, os.strerror(number))
-
-
-def _map(libc: ctypes.CDLL, size: int, flags: int) -> int:
+    whole = ctypes.c_int
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, whole, whole, whole, ctypes.c_long)
     where = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     if where == _FAILED:
-        _raise()
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
     return int(where)
-
-
-def lock(wanted: int) -> dict[str, object]:
-    """Lock memory. Pages are locked as they are touched, but the limit counts all at once."""
-    libc = _libc()
-    no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)
-    where = _map(libc, wanted, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
-    if libc.mlock2(where, wanted, _MLOCK_ONFAULT):
-        _raise()
-    ctypes.memset(where, 1, min(wanted, _TOUCHED))
-    return {"got": wanted}
 
 
 def _headroom() -> int | None:
@@ -108,7 +85,7 @@ def shared(folder: str, wanted: int) -> dict[str, object]:
 
 def huge(wanted: int) -> dict[str, object]:
     """Map huge pages of the default size and touch each; beyond a cgroup's limit that kills us."""
-    where = _map(_libc(), wanted, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_HUGETLB)
+    where = _map(wanted, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_HUGETLB)
     ctypes.memset(where, 1, wanted)
     return {"got": wanted}
 
@@ -135,8 +112,6 @@ def main(arguments: list[str]) -> None:
     what, *rest = arguments
     try:
         match what:
-            case "lock":
-                answer = lock(int(rest[0]))
             case "shared":
                 answer = shared(rest[0], int(rest[1]))
             case "huge":

@@ -1,4 +1,7 @@
-"""What this container may really do, tried in short-lived children under its own limits."""
+"""What this container can really have, tried in short-lived children under its own limits.
+
+Locked memory is tried by `Host.try_lock`, which costs nothing; these take memory or time.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +65,6 @@ def _proof(wanted: int, printed: bytes) -> Proof:
         return Proof(wanted, int(answer["got"]), str(answer["errno"]), str(answer["note"]))
     except (ValueError, KeyError, TypeError):
         return Proof(wanted, 0, "EIO", "the child ended early")
-
-
-def lock_memory(size: int) -> Attempt:
-    """Lock that many bytes of memory."""
-    return Attempt(size, _GRACE_S, "lock", str(size))
 
 
 def allocate_shared(size: int, folder: str = SHM) -> Attempt:

@@ -113,14 +113,17 @@ class RecordedHost:
     def target(self, path: str) -> str | Missing:
         """Return a recorded link's target."""
         path = _absolute(path)
-        entry = self._tree.get(path)
-        if entry is None:
+        for _ in range(_MOST_LINKS):
+            entry = self._tree.get(path)
+            if _is_link(entry):
+                return str(entry["link"])
+            if entry is not None:
+                return _missing(entry) or Missing("EINVAL")
             parent = self._follow(posixpath.dirname(path))
-            if parent is not None:
-                return self.target(posixpath.join(parent, posixpath.basename(path)))
-        if _is_link(entry):
-            return str(entry["link"])
-        return _missing(entry) or (self._absence(path) if entry is None else Missing("EINVAL"))
+            if parent is None:
+                return self._absence(path)
+            path = _absolute(f"{parent}/{posixpath.basename(path)}")
+        return Missing("ELOOP")
 
     def device(self, path: str) -> DeviceNode | Missing:
         """Return a recorded device node."""

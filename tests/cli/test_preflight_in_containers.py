@@ -2,29 +2,61 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from gpudoctor.preflight import Exit
-from tests import nvml_library
-from tests.containers import podman
-from tests.containers.podman import Podman
+from tests import nvml_library, parts
+from tests.real_container import Podman
 
 _NULL = os.makedev(1, 3)
 _UVERBS = os.makedev(231, 192)
 
 
+class Answer(NamedTuple):
+    status: int
+    report: dict[str, Any]
+    message: str
+
+    @property
+    def roots(self) -> list[str]:
+        roots: list[str] = self.report["roots"]
+        return roots
+
+
+class Containers:
+    """Runs `gpudoctor preflight` in containers, with a termination log as the kubelet mounts it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._podman = Podman(folder)
+        self._log = folder / "termination-log"
+
+    def preflight(self, needs: str, *options: str) -> Answer:
+        self._log.write_bytes(b"")
+        self._log.chmod(0o666)  # the container may run as anybody
+        ended = self._podman.end_of_python(
+            f"--volume={self._log}:/dev/termination-log",
+            *options,
+            arguments=("-m", "gpudoctor", "preflight", "-o", "json", "--require", needs),
+        )
+        message = self._log.read_text(encoding="utf-8")
+        return Answer(ended.returncode, json.loads(ended.stdout), message)
+
+
 @pytest.fixture(scope="module")
-def containers(tmp_path_factory: pytest.TempPathFactory) -> Podman:
-    podman.require()
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Containers:
+    if os.getuid():
+        parts.missing("root, for containers with device nodes")
     folder = tmp_path_factory.mktemp("containers")
     # The container's user walks down to the mounted files.
     for above in (folder, *folder.parents[:2]):
         above.chmod(0o755)
-    return Podman(folder)
+    return Containers(folder)
 
 
 def node(folder: Path, number: int) -> Path:
@@ -53,7 +85,7 @@ def adapters(folder: Path) -> Path:
     return root
 
 
-def test_memory_limits_with_and_without_the_capability(containers: Podman) -> None:
+def test_memory_limits_with_and_without_the_capability(containers: Containers) -> None:
     low = "--ulimit=memlock=65536:65536"
     without = containers.preflight("memlock=1Mi", low)
     assert (without.roots, without.status) == (["missing-ipc-lock"], Exit.REQUEST)
@@ -64,36 +96,36 @@ def test_memory_limits_with_and_without_the_capability(containers: Podman) -> No
     assert within.status == Exit.PASSED
 
 
-def test_another_user(containers: Podman) -> None:
+def test_another_user(containers: Containers) -> None:
     answer = containers.preflight("memlock=1Mi", "--ulimit=memlock=65536:65536", "--user=65532")
     assert (answer.roots, answer.status) == (["memlock-limit-nonroot"], Exit.NODE)
     assert "uid 65532" in answer.message
 
 
-def test_shared_memory(containers: Podman) -> None:
+def test_shared_memory(containers: Containers) -> None:
     default = containers.preflight("shm=256Mi")
     assert (default.roots, default.status) == (["shm-too-small"], Exit.REQUEST)
     assert containers.preflight("shm=256Mi", "--shm-size=512m").status == Exit.PASSED
 
 
-def test_a_small_memory_limit_of_ours_is_not_the_trainers(containers: Podman) -> None:
+def test_a_small_memory_limit_of_ours_is_not_the_trainers(containers: Containers) -> None:
     limited = ["--shm-size=512m", "--memory=128m", "--cap-add=IPC_LOCK"]
     answer = containers.preflight("shm=400Mi,memlock=1Gi", *limited)
     assert (answer.roots, answer.status) == ([], Exit.PASSED)
 
 
-def test_huge_pages(containers: Podman) -> None:
+def test_huge_pages(containers: Containers) -> None:
     answer = containers.preflight("hugepages=1Ti")
     assert answer.roots == ["hugepages-missing"]
 
 
-def test_no_rdma_at_all(containers: Podman) -> None:
+def test_no_rdma_at_all(containers: Containers) -> None:
     answer = containers.preflight("rdma", "--cap-add=IPC_LOCK")
     assert answer.roots == ["rdma-device-absent"]
     assert answer.status == Exit.NODE  # no adapter is on this machine's bus
 
 
-def test_rdma(containers: Podman, tmp_path: Path) -> None:
+def test_rdma(containers: Containers, tmp_path: Path) -> None:
     shown = ["--cap-add=IPC_LOCK", "-v", f"{adapters(tmp_path)}:/sys/class:ro"]
     not_given = containers.preflight("rdma", *shown)
     assert (not_given.roots, not_given.status) == (["rdma-device-node-missing"], Exit.REQUEST)
@@ -103,7 +135,7 @@ def test_rdma(containers: Podman, tmp_path: Path) -> None:
     assert (given.roots, given.status) == ([], Exit.PASSED)
 
 
-def test_rdma_that_the_device_cgroup_refuses(containers: Podman, tmp_path: Path) -> None:
+def test_rdma_that_the_device_cgroup_refuses(containers: Containers, tmp_path: Path) -> None:
     shown = ["--cap-add=IPC_LOCK", "-v", f"{adapters(tmp_path)}:/sys/class:ro"]
     path = node(tmp_path, _UVERBS)
     bound = containers.preflight("rdma", *shown, "-v", f"{path}:/dev/infiniband/uverbs0")
@@ -115,7 +147,7 @@ def test_rdma_that_the_device_cgroup_refuses(containers: Podman, tmp_path: Path)
 
 
 class TestGpus:
-    def test_gpus(self, containers: Podman, tmp_path: Path) -> None:
+    def test_gpus(self, containers: Containers, tmp_path: Path) -> None:
         none = containers.preflight("gpus=2")
         assert (none.roots, none.status) == (["driver-libs-not-injected"], Exit.REQUEST)
         nvml_library.build(tmp_path, "gpus=2")
@@ -125,13 +157,13 @@ class TestGpus:
         assert (fewer.roots, fewer.status) == (["gpu-count-wrong"], Exit.REQUEST)
 
 
-def test_no_capability_and_no_new_privileges(containers: Podman) -> None:
+def test_no_capability_and_no_new_privileges(containers: Containers) -> None:
     hardened = ["--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only"]
     answer = containers.preflight("shm=16Mi,memlock=32Ki", *hardened, "--user=65532")
     assert (answer.roots, answer.status) == ([], Exit.PASSED)
 
 
-def test_network_without_interfaces(containers: Podman) -> None:
+def test_network_without_interfaces(containers: Containers) -> None:
     named = ["-e", "NCCL_SOCKET_IFNAME=eth0"]
     answer = containers.preflight("shm=16Mi", *named)
     assert (answer.roots, answer.status) == (["nccl-env-names-missing-device"], Exit.REQUEST)

@@ -1,0 +1,195 @@
+"""The admission policies on the real API server: the same verdict as `check --lint`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+from gpudoctor.diagnosis import diagnose
+from gpudoctor.facts.kubernetes import manifests
+from gpudoctor.registry import Registry
+from gpudoctor_checks.manifests import CHECKS
+from tests.checks.test_manifests import job
+from tests.cluster.admin import Admin, wait_for
+
+pytestmark = pytest.mark.cluster
+
+JSON = dict[str, Any]
+POLICIES = Path(__file__).parents[2] / "daemonset" / "policies"
+EXAMPLES = POLICIES.parent / "examples"
+MODE = "gpudoctor.io/admission"
+BARE: JSON = {"capabilities": {"add": ["IPC_LOCK"]}}
+NO_RDMA = {"rdma/hca_shared_devices_a": 0}
+
+POLICY_OF = {
+    "shm-too-small": "gpudoctor-shared-memory",
+    "device-plugin-bypass-env": "gpudoctor-visible-devices",
+    "missing-ipc-lock": "gpudoctor-locked-memory",
+    "memlock-limit-nonroot": "gpudoctor-locked-memory",
+    "needs-not-declared": "gpudoctor-needs",
+    "rdma-not-requested": "gpudoctor-needs",
+}
+
+
+def visible(value: str) -> list[JSON]:
+    return [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
+
+
+CASES: dict[str, JSON] = {
+    "well": job(),
+    "default shm": job(volumeMounts=[]),
+    "default shm, one GPU": job("gpus=1", gpus=1, volumeMounts=[]),
+    "default shm, MIG slices": job(
+        None, 1, gpus=0, volumeMounts=[], limits=NO_RDMA | {"nvidia.com/mig-1g.10gb": 2}
+    ),
+    "no capability": job(securityContext={}),
+    "no security context": job(securityContext=None),
+    "another user": job(securityContext=BARE | {"runAsUser": 1000}),
+    "not root": job(securityContext=BARE | {"runAsNonRoot": True}),
+    "privileged": job(securityContext={"privileged": True}),
+    "no RDMA, no capability": job("gpus=8", limits=NO_RDMA, securityContext={}),
+    "EFA": job(limits=NO_RDMA | {"vpc.amazonaws.com/efa": 4}),
+    "EFA, no capability": job(limits=NO_RDMA | {"vpc.amazonaws.com/efa": 4}, securityContext={}),
+    "SR-IOV by a site's name": job(limits=NO_RDMA | {"example.com/MLNX_vf": 1}, securityContext={}),
+    "devices by hand": job(env=visible("all")),
+    "devices hidden": job(env=visible("void")),
+    "devices hidden, no GPU": job(None, gpus=0, env=visible("void"), limits=NO_RDMA),
+    "RDMA declared, not asked for": job(limits=NO_RDMA),
+    "GDR declared, not asked for": job("gdr gpus=8", limits=NO_RDMA),
+    "nothing declared": job(None),
+    "nothing declared, one pod": job(None, 1),
+    "nothing declared, no GPU": job(None, gpus=0, volumeMounts=[]),
+}
+
+
+def lint(obj: JSON) -> set[str]:
+    """The policies of the findings that `check --lint` has of a manifest."""
+    found = diagnose(Registry([CHECKS]), manifests.read(obj)).findings
+    return {POLICY_OF[one.name] for one in found}
+
+
+def in_namespace(obj: JSON, namespace: str) -> JSON:
+    placed = copy.deepcopy(obj)
+    placed["metadata"]["namespace"] = namespace
+    if placed["kind"] == "Job":
+        placed["spec"]["template"]["spec"]["restartPolicy"] = "Never"
+    return placed
+
+
+def refusals(response: requests.Response) -> set[str]:
+    """The policies that refuse or, in warn mode, warn."""
+    said = response.headers.get("Warning", "") + ("" if response.ok else response.text)
+    names = {*POLICY_OF.values(), "gpudoctor-pools"}
+    return {name for name in names if f"'{name}'" in said or f'"{name}"' in said}
+
+
+@pytest.fixture(scope="module")
+def namespaces(admin: Admin) -> Iterator[dict[str, str]]:
+    """A namespace of each mode, with all policies in force."""
+    made: list[JSON] = []
+    names = {"deny": "policy-deny", "warn": "policy-warn", "": "policy-none"}
+    for mode, name in names.items():
+        labels = {MODE: mode} if mode else {}
+        metadata = {"name": name, "labels": labels}
+        made.append(admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}))
+    for file in sorted(POLICIES.glob("*.yaml")):
+        objects = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+        made += [admin.create(obj) for obj in objects if obj["kind"] != "ConfigMap"]
+    bad = in_namespace(CASES["default shm"], names["deny"])
+    bad["spec"]["template"]["metadata"] = {}
+    bad["spec"]["template"]["spec"]["containers"][0]["env"] = visible("all")
+    bad["spec"]["template"]["spec"]["containers"][0]["securityContext"] = {}
+    wait_for(
+        "refusal by a policy",
+        lambda: not admin.try_create(bad).ok,
+    )
+    yield names
+    for obj in reversed(made):
+        admin.delete(obj)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_server_refuses_what_lint_finds(
+    admin: Admin, namespaces: dict[str, str], name: str
+) -> None:
+    expected = lint(CASES[name])
+
+    def agree() -> bool:
+        answer = admin.try_create(in_namespace(CASES[name], namespaces["deny"]))
+        return answer.ok is not bool(expected) and refusals(answer) <= expected
+
+    wait_for(f"{'refusal by' if expected else 'admission'} {sorted(expected)}", agree, 10)
+    warned = admin.try_create(in_namespace(CASES[name], namespaces["warn"]))
+    assert warned.ok, warned.text
+    assert refusals(warned) == expected, warned.headers.get("Warning")
+
+
+def test_other_namespaces_are_left_alone(admin: Admin, namespaces: dict[str, str]) -> None:
+    answer = admin.try_create(in_namespace(CASES["nothing declared"], namespaces[""]))
+    assert answer.ok
+    assert refusals(answer) == set()
+
+
+def test_the_example_is_admitted(admin: Admin, namespaces: dict[str, str]) -> None:
+    for obj in yaml.safe_load_all((EXAMPLES / "trainer.yaml").read_text(encoding="utf-8")):
+        if obj["kind"] == "Job":
+            answer = admin.try_create(in_namespace(obj, namespaces["deny"]))
+            assert answer.ok, answer.text
+            assert refusals(answer) == set()
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Deployment", "StatefulSet"])
+def test_other_kinds_of_workload(admin: Admin, namespaces: dict[str, str], kind: str) -> None:
+    template = copy.deepcopy(CASES["default shm"]["spec"]["template"])
+    template["metadata"]["labels"] = {"app": "t"}
+    metadata = {"name": "t", "namespace": namespaces["deny"]}
+    if kind == "Pod":
+        metadata |= {"annotations": template["metadata"]["annotations"]}
+        obj = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": template["spec"]}
+    else:
+        spec = {"selector": {"matchLabels": {"app": "t"}}, "template": template, "replicas": 2}
+        if kind == "StatefulSet":
+            spec["serviceName"] = "t"
+        obj = {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
+    answer = admin.try_create(obj)
+    assert answer.status_code == 422, answer.text
+    assert "WKL001" in answer.text
+    assert refusals(answer) == lint(obj) == {"gpudoctor-shared-memory"}
+
+
+def test_a_pool_that_does_not_exist(admin: Admin, namespaces: dict[str, str]) -> None:
+    wanted = in_namespace(CASES["well"], namespaces["deny"])
+    assert admin.try_create(wanted).ok, "without the parameters everything is admitted"
+    own = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpudoctor"}}
+    parameters = yaml.safe_load((POLICIES / "pools-parameters.yaml").read_text(encoding="utf-8"))
+    parameters["data"]["offers"] = "nvlink"
+    admin.create(own)
+    admin.create(parameters)
+
+    def refused() -> bool:
+        answer = admin.try_create(wanted)
+        return not answer.ok and "there is: nvlink" in answer.text
+
+    try:
+        wait_for("refusal for want of RDMA", refused)
+        admin.delete(parameters)
+        parameters["data"] = {"offers": "rdma", "gpusPerNode": "4"}
+        admin.create(parameters)
+
+        def too_many() -> bool:
+            return "than any node has: 4" in admin.try_create(wanted).text
+
+        wait_for("refusal of too many GPUs", too_many)
+        admin.delete(parameters)
+        parameters["data"] = {"offers": "rdma", "gpusPerNode": "8"}
+        admin.create(parameters)
+        wait_for("admission", lambda: admin.try_create(wanted).ok)
+    finally:
+        admin.delete(parameters)
+        admin.delete(own)

@@ -1,0 +1,101 @@
+"""Policies and examples as they are shipped: of the API's own schema, and clean by our own lint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from gpudoctor.facts.kubernetes import manifests
+from gpudoctor.facts.node import needs
+from gpudoctor.preflight import Exit
+from gpudoctor.readings import judge
+from gpudoctor.readings import manifests as reading
+from gpudoctor.registry import load
+from gpudoctor.report import Verdict
+
+DAEMONSET = Path(__file__).parents[2] / "daemonset"
+FILES = sorted([*DAEMONSET.glob("policies/*.yaml"), *DAEMONSET.glob("examples/*.yaml")])
+OBJECTS = [
+    pytest.param(obj, id=f"{file.stem}-{obj['kind']}-{obj['metadata']['name']}")
+    for file in FILES
+    for obj in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+    if not obj["apiVersion"].startswith(("kueue.x-k8s.io", "ray.io"))  # not of Kubernetes itself
+]
+WITH_PODS = [file for file in FILES if file.stem in ("trainer", "ray-worker-group")]
+JSON = dict[str, Any]
+
+
+@pytest.mark.parametrize("obj", OBJECTS)
+@pytest.mark.parametrize("line", ["1.30", "1.37"])
+def test_is_of_the_schema(obj: JSON, line: str) -> None:
+    kubernetes_validate.validate(obj, line, strict=True)
+
+
+def test_the_schema_is_asked() -> None:
+    wrong = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "t"}, "specs": {}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, "1.37", strict=True)
+
+
+@pytest.mark.parametrize("file", WITH_PODS, ids=lambda file: file.stem)
+def test_examples_are_clean(file: Path) -> None:
+    report = judge(reading.read(str(file)), load())
+    assert report.verdict is Verdict.HEALTHY
+    assert all(child.findings == () for child in report.children)
+
+
+@pytest.mark.parametrize("file", WITH_PODS, ids=lambda file: file.stem)
+def test_preflight_has_what_the_container_has(file: Path) -> None:
+    seen = 0
+    for obj in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+        for found in manifests.read(obj):
+            pod = found.pod
+            first = pod.container("preflight")
+            if first is None:
+                continue
+            seen += 1
+            main = next(c for c in pod.containers if not c.is_init)
+            assert first.limits == main.limits
+            assert first.capabilities == main.capabilities
+            assert found.declared is not None
+            declared = needs.parse(found.declared, str(file))
+            assert declared.gpus == pod.requests["nvidia.com/gpu"]
+    assert seen
+
+
+def test_every_exit_status_has_an_answer() -> None:
+    [job] = [
+        obj
+        for obj in yaml.safe_load_all((DAEMONSET / "examples" / "trainer.yaml").read_text())
+        if obj["kind"] == "Job"
+    ]
+    rules = job["spec"]["podFailurePolicy"]["rules"]
+    actions = {
+        value: rule["action"]
+        for rule in rules
+        if rule.get("onExitCodes", {}).get("containerName") == "preflight"
+        for value in rule["onExitCodes"]["values"]
+    }
+    assert actions == {
+        2: "FailJob",
+        Exit.REQUEST: "FailJob",
+        Exit.NODE: "Count",
+        Exit.PEER: "Count",
+        Exit.UNKNOWN: "Count",
+    }
+
+
+def test_the_policies_know_the_same_accelerators() -> None:
+    """The regular expressions stand in several policies, since CEL cannot share them."""
+    of_gpus = {
+        variable["expression"]
+        for file in DAEMONSET.glob("policies/*.yaml")
+        for obj in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+        for variable in obj.get("spec", {}).get("variables", [])
+        if variable["name"] == "gpu"
+    }
+    assert len(of_gpus) == 1

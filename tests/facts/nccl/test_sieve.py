@@ -1,0 +1,117 @@
+"""The quick way through large logs gives the answer of the slow one, to the last line number."""
+
+# ruff: noqa: E501 - NCCL's lines are long, and are easier to compare whole
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from gpudoctor.facts.nccl import parse
+from tests.facts.nccl.test_parser import PREFIXES
+from tests.nccl_logs import Rank, comm, diagnose, names, start
+
+pytest.importorskip("numpy")
+
+CASES = sorted((Path(__file__).parent.parent.parent / "cases/nccl").glob("*.log"))
+LINE = "pod-{0}:{1}:{2} [{3}] NCCL INFO Channel {4:02d}/0 : {5}[{3}] -> {6}[{3}] {7}"
+LARGE = 80_000
+WAYS = (
+    "[send] via NET/IB/{0}/GDRDMA",
+    "[receive] via NET/IB/{0}",
+    "via P2P/CUMEM/read",
+    "[send] via NET/AWS Libfabric/{0}/GDRDMA/Shared",
+)
+
+
+def both(text: str) -> None:
+    """Compare a few large pieces, which are sieved, with many small ones, which are not."""
+    raw = text.encode()
+    assert len(raw) > 3 * LARGE
+    assert parse(pieces(raw, LARGE), "x.log") == parse(pieces(raw, 5000), "x.log")
+
+
+def pieces(raw: bytes, size: int) -> list[bytes]:
+    return [raw[at : at + size] for at in range(0, len(raw), size)]
+
+
+def talk(rng: random.Random, *, dev: int = 8) -> list[str]:
+    """Four thousand lines of some processes, among them other lines than channels."""
+    lines = []
+    for _ in range(4000):
+        host, device = rng.randrange(12), rng.randrange(dev)
+        pid = 40 + device * rng.choice((1, 1, 100))
+        thread = pid + rng.choice((0, 5, 3000, 400000))
+        way = rng.choice(WAYS).format(rng.randrange(3))
+        peer = rng.randrange(20)
+        lines.append(
+            LINE.format(host, pid, thread, device, rng.randrange(40), host, peer, way)
+            if rng.random() < 0.9
+            else rng.choice(
+                (
+                    f"step {peer}",
+                    f"pod-{host}:{pid}:{thread} [{device}] NCCL INFO Trees [0] 1/-1/-1->0->-1",
+                    f"pod-{host}:{pid}:{thread} [{device}] NCCL INFO Connected all rings"
+                    f"pod-{host}:{pid}:{thread} [{device}] NCCL INFO NET/IB : No device found.",
+                    f"pod-{host}:{pid}:{thread} [{device}] NCCL INFO Bootstrap: Using eth0:10.0.0.1",
+                    f"pod-{host}:{pid}:{thread} [{device}] NCCL INFO comm 0x5{device} rank"
+                    f" {device} nranks {rng.choice((8, 8, 8, 96))} commId 0x{peer} - Init START",
+                    f"pod-{host}:{pid}:x{thread} [{device}] NCCL INFO Channel 00/0 : 9[0] -> 1[0]"
+                    " via SHM/direct/direct",
+                    f"pod-{host}:{pid}:{thread} [{device}] t.cc:1 NCCL WARN NET/IB : Got async event"
+                    " : port error",
+                )
+            )
+        )
+    return lines
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_talk_with_restarts_and_changing_communicators(seed: int) -> None:
+    both("\n".join(talk(random.Random(seed), dev=8 if seed % 2 else 16)) + "\n")
+
+
+@pytest.mark.parametrize("form", PREFIXES.values(), ids=PREFIXES.keys())
+def test_any_prefix(form: str) -> None:
+    lines = talk(random.Random(3))
+    both("\n".join(form.format(line, n=number) for number, line in enumerate(lines)) + "\n")
+
+
+@pytest.mark.parametrize("path", CASES, ids=[path.stem for path in CASES])
+def test_cases_in_a_long_log(path: Path) -> None:
+    text = path.read_bytes().decode("utf-8", "replace")
+    filler = "\n".join(line for line in talk(random.Random(1)) if "Channel" in line)
+    both(f"{text}\n{filler}\n{text}")
+
+
+def test_one_line_among_many_alike_is_not_lost() -> None:
+    ranks = [Rank(f"node-{n}", n) for n in range(16)]
+    lines = start(ranks)
+    for step in range(200):
+        for rank in ranks:
+            peer = (rank.rank + 1) % 16
+            via = "NET/IB/0" if rank.rank == 7 and step == 150 else "NET/IB/0/GDRDMA"
+            lines.append(
+                rank.info(
+                    f"Channel {step % 32:02d}/0 : {rank.rank}[0] -> {peer}[0] [send] via {via}"
+                )
+            )
+    lines += [rank.info(comm(rank, 16) + "- Init COMPLETE") for rank in ranks]
+    log = parse(pieces(("\n".join(lines) + "\n").encode(), LARGE), "x.log")
+    assert [use.host for use in log.net if not use.gdr] == ["node-7"]
+    assert "gdr-partial" in names(diagnose(log))
+
+
+def test_after_a_restart_channels_are_read_again() -> None:
+    rank = Rank("node-a", 0)
+    channels = [
+        rank.info(f"Channel {n % 32:02d}/0 : 0[0] -> 1[0] [send] via NET/IB/0") for n in range(1500)
+    ]
+    raw = ("\n".join((start([rank]) + channels) * 2) + "\n").encode()
+    log = parse(pieces(raw, LARGE), "x.log")
+    assert log.runs == 2
+    assert [host.processes for host in log.hosts] == [2]
+    assert log.grid
+    assert log.net

@@ -1,0 +1,133 @@
+"""Real containers, seen from the host's /proc and from inside: both must tell the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpudoctor import readings, registry
+from gpudoctor.readings import host
+from gpudoctor.report import Report
+from tests.real_container import Podman
+
+CHECKS = registry.load()
+MIB = 1 << 20
+VERBS = "--device=/dev/null:/dev/infiniband/uverbs0"
+OPEN = """
+from gpudoctor.facts.node import rdma
+from gpudoctor.sources.host.live import LiveHost
+with LiveHost() as live:
+    nodes, whole = rdma.read_nodes(live)
+print(repr(nodes[0].opened))
+"""
+GPU = "--device=/dev/null:/dev/nvidia3"
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Podman:
+    return Podman(tmp_path_factory.mktemp("podman"))
+
+
+def seen_from_outside(identity: str) -> Report | None:
+    """The report on a container out of a live check of the host, None if it is not in it."""
+    answer = readings.judge(host.read_live("/"), CHECKS)
+    for child in answer.children:
+        if child.facts["container"]["id"] == identity:
+            return child
+    return None
+
+
+def facts(report: Report | None) -> dict[str, Any]:
+    assert report is not None
+    found = report.facts["container"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_container_with_low_limits(podman: Podman) -> None:
+    options = ("--ulimit=memlock=65536:65536", "--shm-size=32m", "--cap-drop=all", VERBS, GPU)
+    with podman.container(*options) as identity:
+        child = seen_from_outside(identity)
+    assert child is not None
+    assert "memlock-too-low" in child.roots
+    told = facts(child)
+    assert told["memlock_soft_bytes"] == 65536
+    assert told["cap_ipc_lock"] is False
+    assert told["lock_tried"] is None, "a try of ours says nothing of others"
+    assert (told["shm_bytes"], told["shm_used_bytes"]) == (32 * MIB, 0)
+
+
+def test_a_container_with_what_it_needs(podman: Podman) -> None:
+    options = ("--ulimit=memlock=65536:65536", "--shm-size=256m", "--cap-add=IPC_LOCK", VERBS)
+    with podman.container(*options) as identity:
+        child = seen_from_outside(identity)
+    assert child is not None
+    assert {"memlock-too-low", "shm-too-small"}.isdisjoint(child.roots)
+    told = facts(child)
+    assert (told["cap_ipc_lock"], told["shm_bytes"]) == (True, 256 * MIB)
+
+
+def test_a_container_without_devices_is_none_of_ours(podman: Podman) -> None:
+    with podman.container() as identity:
+        assert seen_from_outside(identity) is None
+
+
+def test_shared_memory_in_use_is_seen_from_outside(podman: Podman) -> None:
+    with podman.container("--shm-size=16m", GPU, VERBS) as identity:
+        pid = facts(seen_from_outside(identity))["pid"]
+        (Path(f"/proc/{pid}/root/dev/shm") / "nccl-left").write_bytes(bytes(15 * MIB))
+        child = seen_from_outside(identity)
+    assert child is not None
+    assert facts(child)["shm_used_bytes"] == 15 * MIB
+    (full,) = [one for one in child.findings if one.name == "shm-too-small"]
+    assert "15 MiB of the 16 MiB" in full.detail
+
+
+def test_a_planted_link_does_not_lead_out_of_the_container(podman: Podman) -> None:
+    with podman.container(GPU) as identity:
+        pid = facts(seen_from_outside(identity))["pid"]
+        # What a tenant could do to make us take the host's own files for the container's.
+        (Path(f"/proc/{pid}/root/dev") / "infiniband").symlink_to(f"/proc/{pid}/root/../../etc")
+        assert facts(seen_from_outside(identity))["rdma_devices"] == []
+
+
+class TestInside:
+    def test_low_limits(self, podman: Podman) -> None:
+        report = podman.check_inside(
+            "--ulimit=memlock=65536:65536", "--shm-size=32m", "--cap-drop=all", VERBS
+        )
+        told = report["facts"]["host"]
+        assert "memlock-too-low" in report["roots"]
+        assert told["memlock_soft_bytes"] == 65536
+        assert (told["cap_ipc_lock"], told["lock_tried"]) == (False, "ENOMEM")
+        assert (told["shm_bytes"], told["shm_used_bytes"]) == (32 * MIB, 0)
+
+    def test_the_capability_makes_up_for_the_limit(self, podman: Podman) -> None:
+        report = podman.check_inside(
+            "--ulimit=memlock=65536:65536", "--cap-add=IPC_LOCK", "--shm-size=256m", VERBS
+        )
+        told = report["facts"]["host"]
+        assert "memlock-too-low" not in report["roots"]
+        assert (told["cap_ipc_lock"], told["lock_tried"]) == (True, "")
+
+    def test_the_capability_does_nothing_for_a_user(self, podman: Podman) -> None:
+        report = podman.check_inside(
+            "--ulimit=memlock=65536:65536", "--cap-drop=all", "--user=65534", VERBS
+        )
+        told = report["facts"]["host"]
+        assert (told["cap_ipc_lock"], told["lock_tried"]) == (False, "ENOMEM")
+
+    @pytest.mark.parametrize(("rights", "opened"), [("rw", ""), ("r", "EPERM")])
+    def test_a_device_node_is_there_but_the_cgroup_decides(
+        self, podman: Podman, rights: str, opened: str
+    ) -> None:
+        # Runtimes let all containers open /dev/null; /dev/fuse is none of those devices.
+        node = f"--device=/dev/fuse:/dev/infiniband/uverbs0:{rights}"
+        assert podman.python(node, arguments=("-c", OPEN)).strip() == repr(opened)
+
+    def test_nothing_there_is_no_all_clear(self, podman: Podman) -> None:
+        report = podman.check_inside("--shm-size=64m")
+        assert report["verdict"] == "unknown"
+        assert report["roots"] == []
