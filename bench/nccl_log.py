@@ -9,9 +9,9 @@ starts the world communicator and up to 59 more (as tensor, pipeline, data and e
 them), with 32 channels and four connections (ring and tree) a channel; between them it prints a
 few lines of its own training loop. The ranks are interleaved at random, line by line.
 
-Figures (Python 3.11, numpy 2.4, two shared cores under a load of 7): 1 GiB, 12 million lines, grep
-0.80 s, gpudoctor 8.15 s = 10.2x, over the budget; peak 81 MiB. Of that the vector sieve takes a
-third; the other two are lines that are new (three a rank and communicator) or not of a channel.
+Figures (Python 3.11, numpy 2.4, two shared cores, load 1 to 3): 1 GiB, 12.6 million lines, grep
+0.81 s, gpudoctor 6.0 s = 7.4x, over the budget; peak 86 MiB. Of that the vector sieve takes 2.5 s;
+2.3 s go to lines that are new: three a rank and communicator at 4 to 10 us each.
 """
 
 from __future__ import annotations

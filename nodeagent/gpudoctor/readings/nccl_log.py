@@ -14,7 +14,7 @@ from gpudoctor.sources.text import TextInput
 
 _TELLING = re.compile(r"NCCL (?:INFO|WARN|version) |WorkNCCL\(|last enqueued (?:NCCL )?work")
 _CONNECTED = re.compile(rb"[^\0]", re.DOTALL)
-_CHUNK = 1 << 19
+_CHUNK = 1 << 20
 _GRID_LIMIT = 64
 _HOSTS_LIMIT = 4096
 
