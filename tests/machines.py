@@ -21,13 +21,14 @@ def whole_machine(sockets: int = 2, per_socket: int = 4) -> dict[str, Any]:
             switch = f"{root}/0000:{bus:02x}:01.0/0000:{bus + 1:02x}:00.0"
             gpu, nic = f"0000:{bus + 3:02x}:00.0", f"0000:{bus + 4:02x}:00.0"
             name = f"mlx5_{socket * per_socket + slot}"
-            for port, address, vendor, class_ in (
-                ("00", gpu, "0x10de", "0x030200"),
-                ("01", nic, "0x15b3", "0x020700"),
+            for port, address, vendor, class_, model in (
+                ("00", gpu, "0x10de", "0x030200", "0x2330"),
+                ("01", nic, "0x15b3", "0x020700", "0x1021"),
             ):
                 folder = f"{switch}/0000:{bus + 2:02x}:{port}.0/{address}"
                 tree |= {
                     f"{folder}/vendor": f"{vendor}\n",
+                    f"{folder}/device": f"{model}\n",
                     f"{folder}/class": f"{class_}\n",
                     f"{folder}/numa_node": f"{socket}\n",
                     f"{folder}/local_cpulist": f"{socket * 56}-{socket * 56 + 55}\n",
