@@ -32,7 +32,7 @@ What can be required (NAME or NAME=VALUE, by comma):
   bootstrap[=30] MASTER_ADDR resolves within so many seconds
 
 \b
-Exit status, for a Job's podFailurePolicy:
+Exit status, for a Job's podFailurePolicy; 10 to 12 from the severity of --fail-on on:
   0   passed
   2   wrong usage
   10  the pod's own spec must change (FailJob)
