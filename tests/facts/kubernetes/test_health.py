@@ -172,6 +172,18 @@ class TestPending:
         assert (found.state, found.why) == (state, why)
 
     @pytest.mark.parametrize(
+        ("now", "state"),
+        [("2026-11-20T08:59:59Z", State.STARTING), ("2026-11-20T09:00:00Z", State.NOT_WELL)],
+    )
+    def test_an_init_container_may_take_its_time(self, now: str, state: State) -> None:
+        pod = k8s.pod(node="gpu-1")
+        running = {"name": "fetch-model", "state": {"running": {}}}
+        pod["status"]["initContainerStatuses"] = [running]
+        found = assess(pod, now=now)
+        assert found.state is state
+        assert ("runs its init container fetch-model" in found.why) is (state is State.STARTING)
+
+    @pytest.mark.parametrize(
         ("reason", "kind", "state"),
         [
             ("FailedMount", "Warning", State.NOT_WELL),

@@ -121,12 +121,20 @@ def _pending(situation: PodSituation) -> PodHealth:
         why = f"it does not start on {pod.node}: {bad[-1].reason}"
         newest = bad[-1]
         return PodHealth(State.NOT_WELL, why, Evidence(newest.path, newest.reason, newest.message))
-    pulling = bool(situation.events) and situation.events[-1].reason == "Pulling"
-    bound = _TO_PULL if pulling else _TO_CREATE
+    doing, bound = _start(situation)
     if _within(pod.meta.created, now, bound):
-        doing = "pulls its image" if pulling else "is being created"
         return PodHealth(State.STARTING, f"it {doing} on {pod.node}", evidence)
     return PodHealth(State.NOT_WELL, f"it has not started on {pod.node}", evidence)
+
+
+def _start(situation: PodSituation) -> tuple[str, timedelta]:
+    """What a bound pod is doing, and how long that may take: images and models are large."""
+    if situation.events and situation.events[-1].reason == "Pulling":
+        return "pulls its image", _TO_PULL
+    working = [s.name for s in situation.pod.statuses if s.is_init and s.state.kind == "running"]
+    if working:
+        return f"runs its init container {working[0]}", _TO_PULL
+    return "is being created", _TO_CREATE
 
 
 def _is_failure(event: Event) -> bool:
