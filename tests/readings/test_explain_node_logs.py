@@ -104,3 +104,22 @@ def test_published_errors(tmp_path: Path, case: dict[str, Any]) -> None:
     assert report["roots"] == [case["expect"]["id"]]
     assert status == 1
     assert not report["unknown"]
+
+
+def test_nccl_tests_that_never_printed_a_table_are_read_as_nccl_logs() -> None:
+    log = CASES.parent / "nccl" / "08-memlock-limit.log"
+    result = CliRunner().invoke(root, ["explain", str(log), "-o", "json"])
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["roots"]) == (1, ["rdma-registration-enomem"])
+
+
+def test_a_bundle_is_read_as_such_however_many_log_lines_are_in_it() -> None:
+    sample = CASES.parents[2] / "samples" / "trainer-without-rdma.json"
+    answer = json.loads(CliRunner().invoke(root, ["explain", str(sample), "-o", "json"]).stdout)
+    assert answer["subject"]["kind"] == "Pods"
+    assert answer["children"][0]["roots"] == ["rdma-not-requested"]
+
+
+def test_a_kernel_log_without_a_host_name_is_not_said_to_be_of_this_host(tmp_path: Path) -> None:
+    _, answer = explain(tmp_path, f"[51233.900133] {XID}\n")
+    assert answer["subject"]["kind"] == "KernelLog"
