@@ -154,6 +154,29 @@ class Cluster:
                 index[entry.namespace, entry.owner].append(entry)
         return index
 
+    def on_node(self, node: str) -> list[PodEntry]:
+        """Return the pods bound to a node, those that have ended as well."""
+        return self._pods_by_node.get(node, [])
+
+    @cached_property
+    def _pods_by_node(self) -> dict[str, list[PodEntry]]:
+        index: dict[str, list[PodEntry]] = defaultdict(list)
+        for entry in self.pods:
+            if entry.node:
+                index[entry.node].append(entry)
+        return index
+
+    def named_alike(self, namespace: str | None, base: str) -> list[PodEntry]:
+        """Return the pods whose name is the base and one part more: base-0, base-1, …"""
+        return self._pods_by_base.get((namespace, base), [])
+
+    @cached_property
+    def _pods_by_base(self) -> dict[tuple[str | None, str], list[PodEntry]]:
+        index: dict[tuple[str | None, str], list[PodEntry]] = defaultdict(list)
+        for entry in self.pods:
+            index[entry.namespace, entry.name.rpartition("-")[0]].append(entry)
+        return index
+
     @cached_property
     def _events_by_subject(self) -> dict[tuple[str, str], list[Event]]:
         index: dict[tuple[str, str], list[Event]] = defaultdict(list)

@@ -262,10 +262,8 @@ def _bypassing(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:
         return ()
     others = (
         cluster.pod(entry)
-        for entry in cluster.pods
-        if entry.node == pod.node
-        and (entry.namespace, entry.name) != own
-        and VISIBLE_DEVICES.encode() in bytes(entry.raw)
+        for entry in cluster.on_node(pod.node)
+        if (entry.namespace, entry.name) != own and VISIBLE_DEVICES.encode() in bytes(entry.raw)
     )
     return tuple(
         other
@@ -386,14 +384,9 @@ def _named_peers(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:
         return ()
     images = [container.image for container in pod.containers]
     found: list[Pod] = []
-    for entry in cluster.pods:
-        other_base, _, other_ordinal = entry.name.rpartition("-")
-        if (
-            entry.namespace == pod.meta.namespace
-            and entry.name != pod.meta.name
-            and other_base == base
-            and fields.integer(other_ordinal) is not None
-        ):
+    for entry in cluster.named_alike(pod.meta.namespace, base):
+        other_ordinal = entry.name.rpartition("-")[2]
+        if entry.name != pod.meta.name and fields.integer(other_ordinal) is not None:
             other = cluster.pod(entry)
             if [container.image for container in other.containers] == images:
                 found.append(other)
