@@ -45,17 +45,11 @@ def not_advertised(situation: PodSituation) -> Iterator[Result]:
             f"allocatable: the scheduler sees none there. {chain.plugin_state(situation, nodes)}",
             *supply.allocatable_evidence(nodes, resource, chain.hardware_note(nodes[0], resource)),
             *chain.plugin_evidence(situation, nodes, resource),
-            _failure_evidence(situation),
+            *supply.failure_evidence(situation),
             values={"resource": resource, "nodes": supply.names(nodes)},
             related=(situation.subject, *supply.subjects(nodes)),
             leans_on=("Node", "Pod", "DaemonSet"),
         )
-
-
-def _failure_evidence(situation: PodSituation) -> Evidence:
-    if situation.failure is not None:
-        return situation.failure.evidence
-    return Evidence(situation.pod.meta.path, "status.phase", situation.pod.phase)
 
 
 def _concerned(situation: PodSituation) -> list[tuple[str, NodeFit]]:
@@ -373,7 +367,7 @@ def rdma_zero(situation: PodSituation) -> Iterator[Result]:
             *supply.allocatable_evidence(nodes, resource, "no device matched"),
             *(line.evidence for line in own[:_SHOWN]),
             *_selector_evidence(situation, resource),
-            _failure_evidence(situation),
+            *supply.failure_evidence(situation),
             values={"resource": resource, "nodes": supply.names(nodes)},
             related=(situation.subject, *supply.subjects(nodes)),
             leans_on=("Node",),
@@ -426,7 +420,7 @@ def hugepages(situation: PodSituation) -> Iterator[Result]:
                 "restarts.",
                 *supply.allocatable_evidence(short, resource, "bytes"),
                 supply.request_evidence(situation, resource),
-                _failure_evidence(situation),
+                *supply.failure_evidence(situation),
                 values={"resource": resource, "nodes": supply.names(short)},
                 related=(situation.subject, *supply.subjects(short)),
                 leans_on=("Node",),

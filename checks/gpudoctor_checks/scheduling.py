@@ -52,11 +52,6 @@ def _eligible(situation: PodSituation) -> list[NodeFit]:
     return [fit for fit in _pool(situation) if fit.is_admitted]
 
 
-def _failure(situation: PodSituation) -> Iterator[Evidence]:
-    if situation.failure is not None:
-        yield situation.failure.evidence
-
-
 def _missing_note(situation: PodSituation) -> str:
     if not situation.nodes_missing:
         return ""
@@ -94,7 +89,7 @@ def _capacity_finding(
     total, pod, number = sum(free, Decimal(0)), situation.pod.meta.short, supply.number
     values = {"pod": pod, "resource": resource, "wanted": number(wanted), "count": number(wanted)}
     request = supply.request_evidence(situation, resource)
-    common = tuple(_failure(situation))
+    common = tuple(supply.failure_evidence(situation))
     related = (situation.subject, *supply.subjects(nodes))
     if wanted > largest:
         return finding(
@@ -243,7 +238,7 @@ def other_resources(situation: PodSituation) -> Iterator[Result]:
         ),
         # A slot of `pods` is taken without being asked for.
         *([supply.request_evidence(situation, first)] if first in situation.pod.requests else []),
-        *_failure(situation),
+        *supply.failure_evidence(situation),
         values={"pod": situation.pod.meta.short, "resource": ", ".join(lacking)},
         related=(situation.subject, *supply.subjects(nodes)),
         leans_on=("Node", "Pod"),
@@ -332,7 +327,7 @@ def _taints(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Result
             for fit in fits[:_SHOWN]
         ),
         *_offers(situation, fits),
-        *_failure(situation),
+        *supply.failure_evidence(situation),
         values={
             "pod": situation.pod.meta.short,
             "name": named,
@@ -377,7 +372,7 @@ def _selectors(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Res
             for node in nodes[:_SHOWN]
             for key in dict.fromkeys(keys)
         ),
-        *_failure(situation),
+        *supply.failure_evidence(situation),
         values={"pod": situation.pod.meta.short},
         related=(situation.subject, *supply.subjects(nodes)),
         leans_on=("Node",),
@@ -401,7 +396,7 @@ def _not_ready(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Res
             Evidence(fit.node.meta.path, "spec.taints", ", ".join(map(str, fit.condition_taints)))
             for fit in fits[:_SHOWN]
         ),
-        *_failure(situation),
+        *supply.failure_evidence(situation),
         values={"nodes": supply.names(nodes), "reason": taints},
         related=(situation.subject, *supply.subjects(nodes)),
         leans_on=("Node",),
@@ -426,7 +421,7 @@ def _cordons(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Resul
             Evidence(node.meta.path, "spec.unschedulable", "true", _cordoned_by(node))
             for node in nodes[:_SHOWN]
         ),
-        *_failure(situation),
+        *supply.failure_evidence(situation),
         values={"nodes": supply.names(nodes)},
         related=(situation.subject, *supply.subjects(nodes)),
         leans_on=("Node",),

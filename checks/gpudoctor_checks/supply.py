@@ -6,7 +6,7 @@ hardware and does not advertise it is broken supply, which is a matter of the de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 
 import msgspec
@@ -187,3 +187,9 @@ def request_evidence(situation: PodSituation, resource: str) -> Evidence:
     where = asking[0] if len(asking) == 1 else "*"
     path = f"spec.containers[{where}].resources.limits[{resource}]"
     return Evidence(situation.pod.meta.path, path, total, note)
+
+
+def failure_evidence(situation: PodSituation) -> Iterator[Evidence]:
+    """Yield the scheduler's own refusal, where there is one."""
+    if situation.failure is not None:
+        yield situation.failure.evidence
