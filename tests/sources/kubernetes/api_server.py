@@ -24,6 +24,8 @@ class Asked:
     query: dict[str, str]
     headers: dict[str, str]
     peer: str | None
+    method: str = "GET"
+    body: bytes = b""
 
 
 @dataclass
@@ -74,7 +76,9 @@ def serving(
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
-            asked = Asked(parts.path, dict(parse_qsl(parts.query)), dict(self.headers), self.peer())
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            query, headers = dict(parse_qsl(parts.query)), dict(self.headers)
+            asked = Asked(parts.path, query, headers, self.peer(), self.command, body)
             api.asked.append(asked)
             reply = api.answer(asked)
             content = reply.encoded()
@@ -84,6 +88,8 @@ def serving(
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content[: reply.cut_at])
+
+        do_PATCH = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
 
         def peer(self) -> str | None:
             if not isinstance(self.connection, ssl.SSLSocket):

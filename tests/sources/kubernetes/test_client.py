@@ -17,6 +17,7 @@ from gpudoctor.sources.kubernetes.access import Access, Cluster, Fixed, Identity
 from gpudoctor.sources.kubernetes.client import PAGE, Client, connect
 from gpudoctor.sources.kubernetes.credentials import TokenFile
 from gpudoctor.sources.kubernetes.errors import (
+    ConflictError,
     ForbiddenError,
     GarbledError,
     NotFoundError,
@@ -487,3 +488,50 @@ def test_server_alone_is_asked_without_credentials(monkeypatch: pytest.MonkeyPat
 def test_server_that_is_no_url(url: str) -> None:
     with pytest.raises(InputError, match="--server"):
         connect(server=url)
+
+
+def test_a_write_is_sent_as_it_is_and_its_answer_returned(
+    api: ApiServer, open_client: Callable[..., Client]
+) -> None:
+    answer = open_client().send(
+        "PATCH",
+        "/api/v1/nodes/gpu-1",
+        b'{"metadata": {}}',
+        content_type="application/merge-patch+json",
+        query={"fieldManager": "us"},
+        what="labels of Node gpu-1",
+    )
+    (asked,) = api.asked
+    assert (asked.method, asked.path, asked.body) == (
+        "PATCH",
+        "/api/v1/nodes/gpu-1",
+        b'{"metadata": {}}',
+    )
+    assert asked.query == {"fieldManager": "us"}
+    assert asked.headers["Content-Type"] == "application/merge-patch+json"
+    assert json.loads(bytes(answer)) == POD
+
+
+def test_a_created_object_is_a_success(api: ApiServer, open_client: Callable[..., Client]) -> None:
+    api.answer = lambda _: Answer(POD, 201)
+    path = "/api/v1/namespaces/ml/pods"
+    assert json.loads(bytes(open_client().send("POST", path, b"{}", what="a pod"))) == POD
+
+
+def test_a_write_is_repeated_when_the_server_is_too_busy(
+    api: ApiServer, open_client: Callable[..., Client], naps: list[float]
+) -> None:
+    answers = iter([status(429, "too many requests"), Answer(POD)])
+    api.answer = lambda _: next(answers)
+    open_client().send("PATCH", "/api/v1/nodes/gpu-1", b"{}", what="labels of Node gpu-1")
+    assert [asked.body for asked in api.asked] == [b"{}", b"{}"]
+    assert len(naps) == 1
+
+
+def test_a_conflict_is_told_apart_and_not_repeated(
+    api: ApiServer, open_client: Callable[..., Client]
+) -> None:
+    api.answer = lambda _: status(409, "the object has been modified")
+    with pytest.raises(ConflictError, match="labels of Node gpu-1: conflict: the object has been"):
+        open_client().send("PATCH", "/api/v1/nodes/gpu-1", b"{}", what="labels of Node gpu-1")
+    assert len(api.asked) == 1

@@ -1,4 +1,4 @@
-"""A small client of the Kubernetes API: reads objects, lists and pod logs, and changes nothing.
+"""A small client of the Kubernetes API: reads objects, lists and pod logs; `send` alone writes.
 
 Objects come back as the JSON bytes that the server sent, with the `apiVersion` and `kind`
 which it leaves out of list items, so that what is read can be recorded as it is.
@@ -38,6 +38,7 @@ _MAX_DELAY = 20.0
 _CHUNK = 1 << 16
 _ALL = 1_000_000
 _RETRIED = frozenset({429, 500, 502, 503, 504})
+_SUCCESS = frozenset({200, 201, 202})
 _GONE = 410
 
 T = TypeVar("T")
@@ -63,6 +64,14 @@ class Listing(msgspec.Struct, frozen=True):
 
     objects: tuple[msgspec.Raw, ...]
     whole: bool
+
+
+class _Request(msgspec.Struct, frozen=True):
+    method: str
+    path: str
+    query: dict[str, str]
+    body: bytes = b""
+    content_type: str = ""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -184,6 +193,28 @@ class Client:
         body = self._read(path, query, LOG_PERMISSION.format(namespace), attempts=2)
         return body.decode("utf-8", "replace")
 
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        content_type: str = "application/json",
+        query: Mapping[str, str] | None = None,
+        what: str,
+        attempts: int = _ATTEMPTS,
+    ) -> msgspec.Raw:
+        """Send one write and return the object that the server answers with.
+
+        `what` says in words what is written, for messages. Only what the server refused to
+        handle (429, 503) or could not finish is sent again, `attempts` times in all: our writes
+        declare a state, or carry their own condition, so a second one does no harm. ConflictError
+        where the object changed in between, or another owns the field.
+        """
+        request = _Request(method, path, dict(query or {}), body, content_type)
+        answer = self._answer(request, what, attempts)
+        return msgspec.Raw(answer.body)
+
     def _in_served_version(self, kind: Kind, ask: Callable[[str], T], tries: int) -> T:
         """Ask in the newest version that the server has, trying older ones on 404."""
         known = self._served.get(kind.group)
@@ -258,19 +289,24 @@ class Client:
         self, path: str, query: dict[str, str], permission: str, attempts: int = _ATTEMPTS
     ) -> bytes:
         """Return the body of a successful GET, after retries; an ApiError says what went wrong."""
+        answer = self._answer(_Request("GET", path, query), permission, attempts)
+        return _checked(answer, path, self.server, permission)
+
+    def _answer(self, request: _Request, permission: str, attempts: int) -> _Answer:
+        """Return the answer of success to a request, after retries."""
         renewed = False
         delay = _FIRST_DELAY
         while True:
             attempts -= 1
             try:
-                answer = self._once(path, query)
+                answer = self._once(request)
             except UnreachableError as error:
                 if attempts <= 0 or not error.broken:
                     raise
                 self._sleep(delay)
             else:
-                if answer.status == 200:
-                    return _checked(answer, path, self.server, permission)
+                if answer.status in _SUCCESS:
+                    return answer
                 if answer.status == 401 and not renewed:
                     renewed = True
                     if self._access.credentials.renew():
@@ -286,8 +322,8 @@ class Client:
 
         return refusal(answer.status, answer.body, permission, self.server, self._access.origin)
 
-    def _once(self, path: str, query: dict[str, str]) -> _Answer:
-        """Send one GET and read its whole answer."""
+    def _once(self, request: _Request) -> _Answer:
+        """Send one request and read its whole answer."""
         import requests
 
         from gpudoctor.sources.kubernetes.faults import unreachable
@@ -296,10 +332,12 @@ class Client:
         identity = self._identity.authorization
         self.requests += 1
         try:
-            with session.get(
-                self.server + path,
-                params={name: value for name, value in query.items() if value},
-                headers={"Authorization": identity} if identity else {},
+            with session.request(
+                request.method,
+                self.server + request.path,
+                params={name: value for name, value in request.query.items() if value},
+                data=request.body or None,
+                headers=_headers(request, identity),
                 timeout=(_CONNECT_SECONDS, _READ_SECONDS),
                 allow_redirects=False,
                 stream=True,
@@ -362,6 +400,13 @@ def _typed(item: msgspec.Raw, api_version: str, kind: str) -> msgspec.Raw:
     rest = raw.lstrip()[1:]
     separator = b"" if rest.lstrip().startswith(b"}") else b","
     return msgspec.Raw(head[:-1] + separator + rest)
+
+
+def _headers(request: _Request, identity: str | None) -> dict[str, str]:
+    headers = {"Authorization": identity} if identity else {}
+    if request.content_type:
+        headers["Content-Type"] = request.content_type
+    return headers
 
 
 def _checked(answer: _Answer, path: str, server: str, permission: str) -> bytes:

@@ -55,5 +55,9 @@ class RefusedError(ApiError):
         self.status = status
 
 
+class ConflictError(RefusedError):
+    """409: the object changed since it was read, exists already, or another owns the field."""
+
+
 class GarbledError(ApiError):
     """The answer is not what a Kubernetes API server sends."""

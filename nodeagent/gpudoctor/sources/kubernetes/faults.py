@@ -13,6 +13,7 @@ from urllib3.exceptions import NameResolutionError
 
 from gpudoctor.sources.kubernetes.errors import (
     ApiError,
+    ConflictError,
     ForbiddenError,
     NotFoundError,
     NotServedError,
@@ -67,6 +68,8 @@ def refusal(code: int, body: bytes, permission: str, server: str, origin: str) -
                 f"{server} does not serve this ({permission}: {said}): is it an API server?"
             )
         return NotFoundError(f"not found: {said}")
+    if code == 409:
+        return ConflictError(f"{server}: {permission}: conflict: {said}", code)
     if 300 <= code < 400:
         return RefusedError(
             f"{server} redirects ({code}), which an API server does not: check the server's URL",

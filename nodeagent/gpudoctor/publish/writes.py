@@ -1,0 +1,40 @@
+"""A write to the Kubernetes API as a value: what publish/ declares, and the agent sends.
+
+Nothing here sends anything, so that what would be written can be shown, compared and tested.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+APPLY = "application/apply-patch+yaml"
+"""Server-side apply: we own the fields that we send, and those we no longer send are removed."""
+MERGE = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+JSON = "application/json"
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. `what` says in words what it changes, for messages and for `--dry-run`."""
+
+    what: str
+    method: str
+    path: str
+    content_type: str = JSON
+    query: dict[str, str] = {}
+    body: bytes = b""
+
+
+def apply(what: str, path: str, fields: dict[str, Any], manager: str) -> Write:
+    """Declare the fields that `manager` owns of an object; what it owned before and is not among
+    them goes away. A field that another owns with another value is a conflict (409), and stays."""
+    return Write(
+        what=what,
+        method="PATCH",
+        path=path,
+        content_type=APPLY,
+        query={"fieldManager": manager},
+        body=msgspec.json.encode(fields),
+    )
