@@ -65,7 +65,7 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uses_rdma(self) -> bool:
-        """Whether it asks for RDMA devices, or speaks NCCL between hosts with some at hand.
+        """Whether it asks for RDMA devices, or speaks NCCL between hosts on a machine with some.
 
         A privileged container has every device of the machine, whether it wants them or not.
         """
@@ -73,7 +73,7 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
         if any(resources.is_rdma(name) for name in pod.requests):
             return True
         if self.log is not None and self.log.multi_node:
-            return self.adapters is None or bool(self.adapters)
+            return bool(self.adapters or self.rails())
         privileged = any(container.privileged for container in pod.containers)
         return bool(self.adapters) and not privileged
 
@@ -87,6 +87,26 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
             log.network in _SOCKET
             or log.gdr in ("none", "partial")
             or bool(log.of_kind(*_RDMA_TROUBLE))
+        )
+
+    def rails(self) -> tuple[Hca, ...]:
+        """Return the machine's adapters that are meant for GPUs: InfiniBand, or beside a GPU.
+
+        Clouds show the Ethernet NIC of a virtual machine as an RDMA device, too.
+        """
+        topology = self.machine.topology
+        near = (
+            {name for gpu in topology.gpus for name in topology.near_nics(gpu)}
+            if (topology)
+            else set()
+        )
+        return tuple(
+            hca
+            for hca in self.machine.hcas or ()
+            if any(
+                port.is_active and (port.link_layer == "InfiniBand" or hca.name in near)
+                for port in hca.ports
+            )
         )
 
     def own_gpus(self) -> tuple[PciDevice, ...]:

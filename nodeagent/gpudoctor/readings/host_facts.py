@@ -31,6 +31,7 @@ _NVML, _NVML_LATE = "nvml", "nvml, killed"
 _NVML_DEADLINE_S = 5.0
 _KUBELET = "pod-resources"
 _KUBELET_DEADLINE_S = 5.0
+_MODULE = "/proc/driver/nvidia/version"
 _BOOT = re.compile(r"^btime (\d+)$", re.MULTILINE)
 
 
@@ -50,7 +51,8 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     GPUs or RDMA; `gpus` is what NVML says, `given_out` what the kubelet gave to containers, each
     None where nobody asked. `ties` are the containers' names by id, None if they were not seen.
     `gpus_given` has the addresses that an allotment means, None where that cannot be told, and
-    `uuids` the address of each GPU by its UUID in lower case. `booted` is when it started.
+    `uuids` the address of each GPU by its UUID in lower case. `booted` is when it started,
+    `module` what the loaded kernel module says of its version.
     """
 
     node: NodeFacts
@@ -62,6 +64,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     ties: dict[str, Names] | None = None
     kernel_log: KernelLog | Unknown | None = None
     booted: datetime | None = None
+    module: str | None = None
 
 
 def read(
@@ -97,6 +100,7 @@ def read(
         ties=allotments.names_by_id(recorder) if told else None,
         kernel_log=kernel_log,
         booted=_booted(recorder) if isinstance(kernel_log, KernelLog) else None,
+        module=(text(recorder, _MODULE) or "").partition("\n")[0] or None,
     )
 
 

@@ -24,9 +24,13 @@ import msgspec
 
 from gpudoctor.facts.kubernetes import fields, health, resources
 from gpudoctor.facts.kubernetes.health import PodHealth
+from gpudoctor.facts.kubernetes.pod_cuda import SeenCuda
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
+from gpudoctor.facts.node import image_cuda
 from gpudoctor.facts.node.containers import Container
+from gpudoctor.facts.node.gpu import NodeGpus
+from gpudoctor.facts.node.gpu_offer import either, offer_of_gpus, offer_of_module
 from gpudoctor.facts.node.kernel_log import GpuEvent, KernelLog
 from gpudoctor.facts.node.model import Hca, NodeFacts, WorkloadFacts
 from gpudoctor.facts.pod_on_node import PodOnNode
@@ -34,12 +38,13 @@ from gpudoctor.readings import Reading, host, host_facts, kubernetes
 from gpudoctor.readings.host_facts import HostFacts, Services
 from gpudoctor.readings.kubernetes import Input
 from gpudoctor.readings.stake import Stake
-from gpudoctor.report import ReportSubject, Subject, Unknown
+from gpudoctor.report import Evidence, ReportSubject, Subject, Unknown
 from gpudoctor.sources.bundle import Bundle
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
 from gpudoctor_checks.network import selected
 
+_MODULE = "/proc/driver/nvidia/version"
 _WHOLE_GPUS = "nvidia.com/gpu"
 _SLACK = timedelta(minutes=5)
 """How far the kernel's clock and the cluster's may differ."""
@@ -129,12 +134,28 @@ def with_host(
         on_node.machine.topology,
         kernel_log,
     )
+    stake = Stake(on_node)
     return msgspec.structs.replace(
         reading,
+        facts=tuple(_with_rails(fact, on_node) for fact in reading.facts),
         around=tuple(fact for fact in around if fact is not None),
-        concern=Stake(on_node).concern,
+        concern=stake.concern,
+        kept=stake.kept,
         published=reading.published | _published(seen, on_node),
     )
+
+
+def _with_rails(fact: object, pod: PodOnNode) -> object:
+    """Let NCCL's log know of the machine's adapters: then TCP was not meant to be used."""
+    if not isinstance(fact, NcclLog):
+        return fact
+    return msgspec.structs.replace(fact, rdma_expected_by=(*fact.rdma_expected_by, *rails_of(pod)))
+
+
+def rails_of(pod: PodOnNode) -> tuple[str, ...]:
+    """Say which adapters for GPUs the pod's machine has; nothing if it has none."""
+    names = ", ".join(hca.name for hca in pod.rails())
+    return (f"Node/{pod.node.name} has {names} with ports that are up",) if names else ()
 
 
 def pod_on_node(
@@ -228,6 +249,29 @@ def _usable(workload: WorkloadFacts) -> Iterator[Hca]:
     for hca in workload.hcas or ():
         if hca.uverbs in nodes and selected(hca, None, environment.get("NCCL_IB_HCA")) is not False:
             yield hca
+
+
+def seen_cuda(found: PodSituation, seen: HostFacts) -> SeenCuda:
+    """Return the machine's side of the compatibility rules, and the CUDA of the pod's image."""
+    offer = offer_of_module(seen.module or "")
+    where = Evidence(f"{seen.node.subject.name}:{_MODULE}", None, seen.module)
+    evidence = (where,) if offer.driver else ()
+    if isinstance(seen.gpus, NodeGpus):
+        offer = either(offer_of_gpus(seen.gpus), offer)
+        if not evidence and offer.driver:
+            evidence = (Evidence(f"{seen.node.subject.name}:NVML", "driver", str(offer.driver)),)
+    images = (
+        image_cuda.read(container.pid, container.libraries, workload.process.environment)
+        for container, workload in _containers(found, seen)
+        if workload is not None and workload.process is not None
+    )
+    image = next((image for image in images if image is not None), None)
+    if image is not None:
+        place = f"{seen.node.subject.name}:{image.evidence.object}"
+        image = msgspec.structs.replace(
+            image, evidence=msgspec.structs.replace(image.evidence, object=place)
+        )
+    return SeenCuda(offer=offer, driver=evidence, image=image)
 
 
 # -- the kernel log within the pod's time ------------------------------------------------------

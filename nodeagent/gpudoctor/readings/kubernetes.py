@@ -30,6 +30,7 @@ from gpudoctor.facts.kubernetes.cluster import Cluster, PodEntry
 from gpudoctor.facts.kubernetes.components import Component
 from gpudoctor.facts.kubernetes.health import PodHealth, State, Unexplained
 from gpudoctor.facts.kubernetes.model import Pod, Scope
+from gpudoctor.facts.kubernetes.pod_cuda import SeenCuda
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.node.cuda_stack import CudaStack
@@ -147,8 +148,11 @@ def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> 
     state = health.assess(found)
     queue = queues.read(cluster, found)
     errors = pod_errors.read(found, logs)
-    stack = pod_cuda.read(found, errors)
+    stack = pod_cuda.read(found, errors, _seen_cuda(source, found))
     proved = stack is not None and stack.certainty is Certainty.CERTAIN
+    if stack is not None and not stack.requirements and state.state is State.WELL:
+        # What runs well contradicts any table: its image may bring what the driver lacks.
+        stack, proved = None, False
     parts = (
         found,
         found.nccl if job_log is None else None,
@@ -176,6 +180,15 @@ def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> 
     from gpudoctor.readings import joined  # imported late: few inputs have a host
 
     return joined.with_host(reading, found, state, found.nccl, seen)
+
+
+def _seen_cuda(source: Input, found: PodSituation) -> SeenCuda | None:
+    seen = source.host(found.pod.node)
+    if seen is None:
+        return None
+    from gpudoctor.readings import joined
+
+    return joined.seen_cuda(found, seen)
 
 
 def is_current(source: Input, entry: PodEntry) -> bool:
