@@ -52,15 +52,34 @@ _SLACK = timedelta(minutes=5)
 
 def read_node_here(objects: Bundle, node: str, host_root: str | None = None) -> Reading:
     """Read this machine as the node of that name, with its objects and the GPU pods on it."""
-    seen = see_node(node, host_root)
-    return read_node(Input(objects, {node: seen}), node)
+    source = Input(objects)
+    with _here(host_root) as live:
+        source.saw(node, _look(live, node, host_root))
+    return read_node(source, node)
 
 
-def see_node(node: str, host_root: str | None = None) -> HostFacts:
-    """Look at this machine, or the one mounted at `host_root`, as the node of that name."""
-    with LiveHost(host_root, programs=host.PROGRAMS) as live:
-        subject = Subject("Node", node)
-        return host_facts.read(Recorder(live), subject, services=Services(host_root or ""))
+def look_around(source: Input, host_root: str | None = None) -> None:
+    """Look at the machine that we run on, if a Node object of the input is its own.
+
+    A node is known by the boot id that its kubelet reports: names are given twice, a boot is not.
+    Inside a container nothing is looked at: it shows what it was given, not what the node has.
+    """
+    nodes = [node for node in source.cluster.nodes.values() if node.boot_id]
+    if not nodes:
+        return
+    with _here(host_root) as live:
+        for node in nodes:
+            if host.is_node(live, node.boot_id):
+                source.saw(node.name, _look(live, node.name, host_root))
+
+
+def _here(host_root: str | None) -> LiveHost:
+    return LiveHost(host_root, programs=host.PROGRAMS)
+
+
+def _look(live: LiveHost, node: str, host_root: str | None) -> HostFacts:
+    services = Services(host_root or "")
+    return host_facts.read(Recorder(live), Subject("Node", node), services=services)
 
 
 # -- a node ------------------------------------------------------------------------------------

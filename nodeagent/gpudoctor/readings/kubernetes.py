@@ -85,8 +85,14 @@ class Input:
         if node not in self._seen:
             from gpudoctor.readings import host  # imported late: few inputs have a host
 
-            self._seen[node] = host.facts_of_node(self.recorded, node)
+            known = self.cluster.nodes.get(node)
+            boot_id = known.boot_id if known else ""
+            self._seen[node] = host.facts_of_node(self.recorded, node, boot_id)
         return self._seen[node]
+
+    def saw(self, node: str, seen: HostFacts) -> None:
+        """Take in what was seen of a node's machine."""
+        self._seen[node] = seen
 
     @property
     def observed_at(self) -> str | None:
