@@ -27,7 +27,7 @@ from gpudoctor.facts.kubernetes.health import PodHealth
 from gpudoctor.facts.kubernetes.pod_cuda import SeenCuda
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
-from gpudoctor.facts.node import image_cuda
+from gpudoctor.facts.node import image_cuda, rails
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_offer import either, offer_of_gpus, offer_of_module
@@ -168,13 +168,9 @@ def _with_rails(fact: object, pod: PodOnNode) -> object:
     """Let NCCL's log know of the machine's adapters: then TCP was not meant to be used."""
     if not isinstance(fact, NcclLog):
         return fact
-    return msgspec.structs.replace(fact, rdma_expected_by=(*fact.rdma_expected_by, *rails_of(pod)))
-
-
-def rails_of(pod: PodOnNode) -> tuple[str, ...]:
-    """Say which adapters for GPUs the pod's machine has; nothing if it has none."""
-    names = ", ".join(hca.name for hca in pod.rails())
-    return (f"Node/{pod.node.name} has {names} with ports that are up",) if names else ()
+    return msgspec.structs.replace(
+        fact, rdma_expected_by=(*fact.rdma_expected_by, *rails.told(pod.machine))
+    )
 
 
 def pod_on_node(

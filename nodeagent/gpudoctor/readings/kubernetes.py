@@ -277,9 +277,12 @@ def read_job(
         return read_pods(source, subject, entries)
     from gpudoctor.readings import nccl_log  # imported late: most jobs have no such log
 
-    whole = nccl_log.reading(
-        msgspec.structs.replace(log, subject=Subject(kind, name, namespace or entries[0].namespace))
+    log = msgspec.structs.replace(
+        log,
+        subject=Subject(kind, name, namespace or entries[0].namespace),
+        rdma_expected_by=_rdma_meant(source, pods),
     )
+    whole = nccl_log.reading(log)
     children = tuple(read_pod(source, entry, log) for entry in entries)
     return msgspec.structs.replace(
         whole,
@@ -289,7 +292,21 @@ def read_job(
         observed_at=source.observed_at,
         unknown=(*whole.unknown, *_unknowns(source.cluster)),
         is_complete=source.cluster.scope.has_all,
+        linked=True,
     )
+
+
+def _rdma_meant(source: Input, pods: list[Pod]) -> tuple[str, ...]:
+    """What says that the pods of a job were meant to use RDMA: their nodes, and the machines."""
+    names = dict.fromkeys(pod.node for pod in pods if pod.node)
+    nodes = [found for name in names if (found := source.cluster.nodes.get(name))]
+    machines = [seen.node for name in names if (seen := source.host(name))]
+    offered = situation.rdma_offers(nodes)
+    if not machines:
+        return offered
+    from gpudoctor.facts.node import rails  # imported late: few inputs have a host
+
+    return (*offered, *(said for machine in machines for said in rails.told(machine)))
 
 
 def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str | None) -> Reading:
