@@ -141,8 +141,7 @@ def _read_live(
             gathered = gather.gather_selected(connection, namespace, selector)
         elif job := target.job:
             target = msgspec.structs.replace(target, namespace=namespace)
-            _, name = _job(job)
-            gathered = gather.gather_job(connection, namespace, name)
+            gathered = gather.gather_job(connection, namespace, *_job(job))
         else:
             gathered = gather.gather_gpu_pods(connection)
     finally:

@@ -313,11 +313,13 @@ def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str |
     """Read what holds a job that has no pods, such as a queue that has not let it in."""
     cluster = source.cluster
     job = queues.find_job(cluster, kind, name, namespace)
-    if job is None:
+    if job is None and not cluster.scope.denied:
         raise InputError(f"no pod of {kind} {name} is in the input")
-    held = queues.read_job(cluster, job)
+    held = queues.read_job(cluster, job) if job else None
     unread = []
-    if held is None:
+    if job is None:
+        unread.append(Unknown(f"{kind}/{name}", "it was not read, and no pod of it is there"))
+    elif held is None:
         unread.append(Unknown("its pods", "none is in the input, and nothing holds the job"))
     elif held.kueue is None:
         unread.append(Unknown("its pods", "the job is suspended, and no queue holds it"))
