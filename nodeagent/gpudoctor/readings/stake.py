@@ -18,6 +18,7 @@ from gpudoctor.catalogue import Entry
 from gpudoctor.checking import Draft
 from gpudoctor.facts.node.model import UNLIMITED, PciDevice
 from gpudoctor.facts.pod_on_node import PodOnNode
+from gpudoctor.readings.host_facts import KERNEL_LOG
 from gpudoctor.report import Certainty, Evidence, Layer, Severity
 
 _GPU_LABEL = re.compile(r"^GPU(\d+)$")
@@ -27,6 +28,7 @@ _BETWEEN_GPUS = ("nvlink-", "gpu-odd-one-out", "gpu-p2p-", "nvswitch-")
 _NIC_NEAR_GPU = ("gpu-without-near-nic", "gpu-nic-cross-numa", "nic-shared-by-gpus")
 _LIMITS = ("memlock-too-low", "shm-too-small")
 _GUESSES_OF_MEMLOCK = ("missing-ipc-lock", "memlock-limit-nonroot")
+_WHOSE = "Which devices the pod was given is not known."
 _USED_UP = "are in use"
 
 
@@ -140,19 +142,28 @@ class Stake:
             return None
         if pod.gpus is None:
             # It may be the pod's GPU or another's: worth saying only where something is wrong.
-            return None if pod.is_well else _less_sure(draft)
+            return None if pod.is_well else _less_sure(draft, _WHOSE)
         if address not in pod.gpus:
             return None
+        if address in pod.undated and any(map(_is_kernels, draft.evidence)):
+            return self._undated(draft)
         if entry.layer is Layer.TOPOLOGY and not (pod.many_gpus or pod.uses_rdma):
             return _at_most(draft, entry, Severity.INFO)
         return draft
+
+    def _undated(self, draft: Draft) -> Draft | None:
+        """The kernel's word without a time: the pod's affair only if its own words agree."""
+        if self._pod.gpu_trouble is False:
+            return None
+        most = Certainty.LIKELY if self._pod.gpu_trouble else Certainty.POSSIBLE
+        return _less_sure(draft, "Whether that was while the pod was there is not known.", most)
 
     def _of_adapter(self, draft: Draft, entry: Entry, name: str) -> Draft | None:
         pod = self._pod
         if not pod.uses_rdma:
             return None
         if pod.adapters is None:
-            return None if pod.is_well else _less_sure(draft)
+            return None if pod.is_well else _less_sure(draft, _WHOSE)
         if name not in pod.adapters:
             return None
         if draft.name == "nic-port-down" and self._went_past(name):
@@ -182,10 +193,13 @@ def _is_below(bridge: str, devices: Iterable[PciDevice]) -> bool:
     return any(bridge in device.bridges for device in devices)
 
 
-def _less_sure(draft: Draft) -> Draft:
-    certainty = min(draft.certainty, Certainty.POSSIBLE, key=lambda one: one.rank)
-    detail = f"{draft.detail} Which devices the pod was given is not known."
-    return msgspec.structs.replace(draft, certainty=certainty, detail=detail)
+def _is_kernels(evidence: Evidence) -> bool:
+    return evidence.object.startswith(f"{KERNEL_LOG}:")
+
+
+def _less_sure(draft: Draft, why: str, most: Certainty = Certainty.POSSIBLE) -> Draft:
+    certainty = min(draft.certainty, most, key=lambda one: one.rank)
+    return msgspec.structs.replace(draft, certainty=certainty, detail=f"{draft.detail} {why}")
 
 
 def _at_most(draft: Draft, entry: Entry, most: Severity) -> Draft | None:
