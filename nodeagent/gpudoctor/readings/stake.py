@@ -111,11 +111,15 @@ class Stake:
         if entry.layer is Layer.NETWORK:
             if not pod.uses_rdma:
                 return None
-            return _at_most(draft, entry, Severity.WARNING) if self._is_unharmed() else draft
+            return self._of_network(draft, entry)
         return _at_most(draft, entry, Severity.INFO)
 
-    def _is_unharmed(self) -> bool:
-        return self._pod.is_well and not self._pod.rdma_suffers
+    def _of_network(self, draft: Draft, entry: Entry) -> Draft | None:
+        """What may be wrong with RDMA on the machine, by what NCCL shows of this pod's own."""
+        if self._pod.only_others_suffer:
+            return _at_most(draft, entry, Severity.INFO)  # it must not explain what others show
+        unharmed = self._pod.is_well and not self._pod.rdma_suffers
+        return _at_most(draft, entry, Severity.WARNING) if unharmed else draft
 
     def _of_device(self, draft: Draft, entry: Entry, device: str) -> Draft | None:
         address = self._address(device)
@@ -168,15 +172,12 @@ class Stake:
             return None
         if draft.name == "nic-port-down" and self._went_past(name):
             return None
-        return _at_most(draft, entry, Severity.WARNING) if self._is_unharmed() else draft
+        return self._of_network(draft, entry)
 
     def _went_past(self, name: str) -> bool:
         """Whether NCCL took TCP although other ports were up: then a port down is not why."""
-        log = self._pod.log
         others = [port for hca, port in self._pod.own_ports() if hca.name != name]
-        return (
-            log is not None and log.network == "Socket" and any(port.is_active for port in others)
-        )
+        return self._pod.over_tcp and any(port.is_active for port in others)
 
     def _of_path(self, draft: Draft, entry: Entry, device: str) -> Draft | None:
         """A bridge or switch: the pod's affair where its traffic passes and suffers."""
