@@ -152,17 +152,13 @@ class TestWhoseNetwork:
 class TestMemlock:
     def test_channels_over_rdma_show_that_the_limit_does_no_harm(self) -> None:
         case = numbered("01")
-        lines = [
-            line for line in case["logs"]["train/w-0/main"].splitlines() if "reg_mr" not in line
-        ]
+        log = case["logs"]["train/w-0/main"]
+        lines = [line for line in log.splitlines() if "reg_mr" not in line][:-1]
         channel = "w-0:77:86 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA"
-        case["logs"]["train/w-0/main"] = "\n".join(
-            [*lines[:-1], channel, "ValueError: loss is NaN"]
-        )
+        case["logs"]["train/w-0/main"] = "\n".join([*lines, channel, "ValueError: loss is NaN"])
         report = cases_joined.ask(case)
         assert report.roots == ("application-error",)
-        (limit,) = [found for found in report.findings if found.name == "memlock-too-low"]
-        assert limit.severity is Severity.INFO
+        assert "memlock-too-low" not in {found.name for found in report.findings}
 
 
 def test_evidence_says_on_which_machine_it_was_read() -> None:
