@@ -166,8 +166,9 @@ def test_a_diagnosis_is_made_filled_marked_and_shown(
     header, row = (line.split() for line in shown.splitlines())
     assert header == ["NAME", "VERDICT", "ROOT", "NODE", "AGE"]
     assert row[:4] == [f"node-{NODE}", "failing", "rdma-port-down", NODE]
-    explained = kubectl(control_plane, "explain", "diagnosis.status.findings")
-    assert "evidence" in explained
+    # The server publishes the schema of a new kind a little after it serves the kind.
+    explain = ("explain", "diagnosis.status.findings")
+    wait_for("explanation", lambda: "evidence" in _kubectl(control_plane, *explain).stdout)
     marked = send(client, diagnosis.stale_write(target, SPACE, NOW, "its agent is silent"))
     assert marked["status"]["stale"] == {"since": NOW, "why": "its agent is silent"}
     assert marked["status"]["verdict"] == "failing"
@@ -236,14 +237,18 @@ def test_events_are_counted_and_found_by_kubectl(
         assert "RdmaPortDown" in described
 
 
-def kubectl(control_plane: ControlPlane, *arguments: str) -> str:
+def _kubectl(control_plane: ControlPlane, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).parent / "kubectl"
-    done = subprocess.run(
+    return subprocess.run(
         [program, "--kubeconfig", control_plane.admin_kubeconfig, *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def kubectl(control_plane: ControlPlane, *arguments: str) -> str:
+    done = _kubectl(control_plane, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
