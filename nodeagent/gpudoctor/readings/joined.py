@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -34,7 +35,7 @@ from gpudoctor.facts.node.gpu_offer import either, offer_of_gpus, offer_of_modul
 from gpudoctor.facts.node.kernel_log import GpuEvent, KernelLog
 from gpudoctor.facts.node.model import Hca, NodeFacts, WorkloadFacts
 from gpudoctor.facts.pod_on_node import PodOnNode
-from gpudoctor.readings import Reading, host, host_facts, kubernetes
+from gpudoctor.readings import Reading, host, host_facts, host_labels, kubernetes
 from gpudoctor.readings.host_facts import HostFacts, Services
 from gpudoctor.readings.kubernetes import Input
 from gpudoctor.readings.stake import Stake
@@ -106,10 +107,15 @@ def read_node(source: Input, name: str) -> Reading:
         own,
         facts=(*own.facts, *bare.facts),
         children=tuple(children),
-        published=bare.published,
+        published=_with_node_labels(source, name, bare.published),
         unknown=(*own.unknown, *needed, *host.aside(seen)),
         needed_unknown=own.needed_unknown or bool(needed),
     )
+
+
+def _with_node_labels(source: Input, name: str, published: dict[str, Any]) -> dict[str, Any]:
+    node = source.cluster.nodes.get(name)
+    return published if node is None else host_labels.with_node(published, node.meta.labels)
 
 
 def _machine(seen: HostFacts) -> NodeFacts:
