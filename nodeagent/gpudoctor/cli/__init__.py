@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,6 +35,20 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 class _LazyGroup(click.Group):
     """A group that imports a command's module only when that command is used."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            # --help and --version print while the arguments are read.
+            output.discard_the_rest()
+            raise click.exceptions.Exit(0) from None
 
     def invoke(self, ctx: click.Context) -> object:
         try:
