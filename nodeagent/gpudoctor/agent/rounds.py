@@ -42,7 +42,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     host_root: str | None = None
     observe: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
-    nvml: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
