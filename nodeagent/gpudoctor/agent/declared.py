@@ -32,7 +32,9 @@ class Declared:
         self._report: Report | None = None
         self.held: Braked | None = None
 
-    def adopt(self, report: Report, known: Mapping[str, str], before: Mapping[str, Any] | None) -> bool:
+    def adopt(
+        self, report: Report, known: Mapping[str, str], before: Mapping[str, Any] | None
+    ) -> bool:
         """Take over what stands on the node when the agent starts; whether it is what we see.
 
         `known` are the node's labels, `before` its condition of ours.
@@ -75,9 +77,7 @@ class Declared:
         value = labels.desired(self._report).get(KEY)
         return {} if value is None else {KEY: value}
 
-    def condition(
-        self, report: Report, before: Mapping[str, Any] | None, now: str
-    ) -> Write | None:
+    def condition(self, report: Report, before: Mapping[str, Any] | None, now: str) -> Write | None:
         """Return the write of the condition, None where it stands as it should."""
         note = self._note(report)
         if self._report is not None:

@@ -46,7 +46,9 @@ def read(raw: msgspec.Raw) -> NodeObject:
     owned = _owned(node.metadata.managed_fields or ())
     return NodeObject(
         labels=labels,
-        condition=next((one for one in conditions if one.get("type") == names.NODE_CONDITION), None),
+        condition=next(
+            (one for one in conditions if one.get("type") == names.NODE_CONDITION), None
+        ),
         own_labels={key: value for key, value in labels.items() if key in owned},
     )
 

@@ -70,9 +70,7 @@ class Publisher:
         """Whether the brake keeps the verdict from turning bad."""
         return self._declared.held is not None
 
-    def round(
-        self, number: int, report: Report, node: NodeObject, pods: Iterable[Pod]
-    ) -> None:
+    def round(self, number: int, report: Report, node: NodeObject, pods: Iterable[Pod]) -> None:
         """Take in the report of round `number` (from 1) on a node, which the API server has so."""
         first = self._labels is None
         desired = labels.desired(report)
@@ -140,9 +138,7 @@ class Publisher:
                 self._settle(target, child, number, quiet=quiet)
         present = {pod.uid for pod in by_name.values()}
         gone = [
-            target
-            for target in self._settled
-            if target not in here and target.uid not in present
+            target for target in self._settled if target not in here and target.uid not in present
         ]
         for target in gone:
             del self._settled[target]

@@ -52,7 +52,7 @@ def write(folder: Path, answer: Answer | str, period_s: float) -> None:
 
 
 def read(folder: Path) -> Answer | Unknown:
-    """Return NVML's answer; Unknown where the file is absent, old, or says that it was not asked."""
+    """Return NVML's answer; Unknown where the file is absent or old, or NVML was not asked."""
     where = folder / _NVML
     try:
         first, _, rest = _content(where).partition(b"\n")
