@@ -70,7 +70,9 @@ def find(host: Host, given_out: Sequence[Allotment] = ()) -> tuple[Container, ..
     if isinstance(listing, Missing):
         return ()
     first: dict[str, tuple[str | None, int]] = {}
-    for pid in sorted(int(name) for name in listing.names if name.isdigit()):
+    pids = sorted(int(name) for name in listing.names if name.isdigit())
+    host.expect(f"/proc/{pid}/cgroup" for pid in pids)
+    for pid in pids:
         identity = identify(text(host, f"/proc/{pid}/cgroup") or "")
         if identity is not None:
             first.setdefault(identity[1], (identity[0], pid))
