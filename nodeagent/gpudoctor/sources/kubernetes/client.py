@@ -7,7 +7,7 @@ which it leaves out of list items, so that what is read can be recorded as it is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
@@ -37,6 +37,7 @@ _FIRST_DELAY = 0.5
 _MAX_DELAY = 20.0
 _CHUNK = 1 << 16
 _ALL = 1_000_000
+_LONGEST_LINE = 16 << 20
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _SUCCESS = frozenset({200, 201, 202})
 _GONE = 410
@@ -44,8 +45,9 @@ _GONE = 410
 T = TypeVar("T")
 
 
-class _ListMeta(msgspec.Struct, rename={"token": "continue"}):
+class _ListMeta(msgspec.Struct, rename={"token": "continue", "version": "resourceVersion"}):
     token: str = ""
+    version: str = ""
 
 
 class _List(msgspec.Struct):
@@ -60,10 +62,14 @@ class _TypeMeta(msgspec.Struct, rename="camel"):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The objects of a list; `whole` is False if there are more than the pages that were read."""
+    """The objects of a list; `whole` is False if there are more than the pages that were read.
+
+    `version` is the collection's resourceVersion, from which a watch goes on.
+    """
 
     objects: tuple[msgspec.Raw, ...]
     whole: bool
+    version: str = ""
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -215,6 +221,39 @@ class Client:
         answer = self._answer(request, what, attempts)
         return msgspec.Raw(answer.body)
 
+    def lines(
+        self, kind: Kind, query: Mapping[str, str], silence_s: float
+    ) -> Iterator[tuple[bytes, ...]]:
+        """Send a list request once and yield the lines of its answer as they come in, first none.
+
+        For a watch, whose answer has no end: UnreachableError when nothing came for `silence_s`
+        seconds, or when the stream broke. Kinds with one version only.
+        """
+        import requests
+
+        from gpudoctor.sources.kubernetes.faults import unreachable
+
+        session = self._current_session()
+        path, allowed = _path(kind, kind.versions[0], None), permission("watch", kind, None)
+        self.requests += 1
+        try:
+            with session.get(
+                self.server + path,
+                params=dict(query),
+                headers=_headers(_Request("GET", path, {}), self._identity.authorization),
+                timeout=(_CONNECT_SECONDS, silence_s),
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                if response.status_code not in _SUCCESS:
+                    answer = _Answer(response.status_code, response.headers, self._body(response))
+                    raise self._refusal(answer, allowed)
+                yield ()
+                yield from _lines(response.iter_content(None), f"{self.server}: {allowed}")
+        except requests.exceptions.RequestException as error:
+            proxy = next(iter(session.proxies.values()), None)
+            raise unreachable(error, self.server, proxy) from error
+
     def _in_served_version(self, kind: Kind, ask: Callable[[str], T], tries: int) -> T:
         """Ask in the newest version that the server has, trying older ones on 404."""
         known = self._served.get(kind.group)
@@ -265,7 +304,7 @@ class Client:
         max_pages: int,
     ) -> Listing:
         objects: list[msgspec.Raw] = []
-        token = ""
+        token = list_version = ""
         for _ in range(max_pages):
             body = self._read(path, {**query, "continue": token}, allowed)
             try:
@@ -278,12 +317,13 @@ class Client:
                 raise GarbledError(f"{self.server}: {allowed}: answered {page.kind or 'no kind'}")
             api_version = kind.api_version(version)
             objects += (_typed(item, api_version, kind.name) for item in page.items or ())
-            last, token = token, page.metadata.token if page.metadata else ""
+            meta = page.metadata or _ListMeta()
+            last, token, list_version = token, meta.token, meta.version
             if token and token == last:
                 raise GarbledError(f"{self.server}: {allowed}: the list does not end")
             if not token:
                 break
-        return Listing(tuple(objects), whole=not token)
+        return Listing(tuple(objects), whole=not token, version=list_version)
 
     def _read(
         self, path: str, query: dict[str, str], permission: str, attempts: int = _ATTEMPTS
@@ -382,6 +422,16 @@ def permission(verb: str, kind: Kind, namespace: str | None) -> str:
     if namespace is not None:
         return f"{verb} {kind.resource} in namespace {namespace}"
     return f"{verb} {kind.resource}" + (" (cluster-wide)" if kind.namespaced else "")
+
+
+def _lines(pieces: Iterable[bytes], what: str) -> Iterator[tuple[bytes, ...]]:
+    """Cut a stream into lines; those that came in one piece come together."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            raise GarbledError(f"{what}: a line of over {_LONGEST_LINE >> 20} MiB")
+        yield tuple(lines)
 
 
 def _path(kind: Kind, version: str, namespace: str | None) -> str:
