@@ -78,9 +78,7 @@ class Brake:
 
     def judge(self, nodes: int, now: float, clock: datetime) -> Braked | None:
         """Put the brake on or let it go; `nodes` is how many have a living agent."""
-        self._turned = {
-            node: at for node, at in self._turned.items() if now - at <= self._period
-        }
+        self._turned = {node: at for node, at in self._turned.items() if now - at <= self._period}
         if self._until is not None and now >= self._until:
             self.release()
         elif self._until is None and len(self._turned) > self.limit(nodes):

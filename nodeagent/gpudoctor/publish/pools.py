@@ -48,9 +48,7 @@ def data(offers: Iterable[Offer], on_demand: str = "") -> dict[str, str]:
         return {}
     extra = {word.strip() for word in on_demand.split(",")}
     counts = [int(word) for word in extra if _is_number(word)]
-    words = [
-        word for word in WORDS if word in extra or any(node.may_have(word) for node in nodes)
-    ]
+    words = [word for word in WORDS if word in extra or any(node.may_have(word) for node in nodes)]
     most = max(*(node.most_gpus for node in nodes), *counts, 0)
     return {GPUS: str(most), OFFERS: ",".join(words)}
 
