@@ -55,8 +55,9 @@ T = TypeVar("T")
 class Picture:
     """The objects of a kind that a field selector selects, kept by a thread in `run`.
 
-    With `metadata_only` they are PartialObjectMetadata. `keep` makes what is kept of an object, as to save memory. `changed` is called after a change,
-    in that thread. `most_delay_s` bounds the wait between two tries.
+    With `metadata_only` they are PartialObjectMetadata. `keep` makes what is kept of an object, as
+    to save memory. `changed` is called after a change, in that thread. `most_delay_s` bounds the
+    wait between two tries.
     """
 
     def __init__(
