@@ -20,10 +20,23 @@ NAMESPACE = "gpudoctor"
 AGENT = "gpudoctor-agent"
 CONTROLLER = "gpudoctor-controller"
 """Field managers, and the names of the service accounts."""
+LEADER_LEASE = CONTROLLER
+"""The Lease for which the controllers run, in the agents' namespace; it carries the brake."""
+COMPONENT_CONTROLLER = {
+    "app.kubernetes.io/name": "gpudoctor",
+    "app.kubernetes.io/component": "controller",
+}
+POOLS = "gpudoctor-pools"
+"""The ConfigMap with what the pools offer: the parameters of the policy of the same name."""
 
 NODE_CONDITION = f"{PREFIX}/Healthy"
 """Type of the node condition: True is well, False has the root cause, Unknown says what is not."""
 
+
+BRAKE = f"{PREFIX}/brake"
+"""Annotation of the leader's Lease: while it is there, no verdict turns bad."""
+TAINT = f"{PREFIX}/unhealthy"
+"""Key of the optional taint, with effect NoSchedule, of a node whose verdict is failing."""
 
 _LONGEST_NAME = 253
 
@@ -31,6 +44,11 @@ _LONGEST_NAME = 253
 def label(name: str) -> str:
     """Return the whole key of a label or annotation of ours: `gpudoctor.io/driver`."""
     return f"{PREFIX}/{name}"
+
+
+def is_ours(key: str) -> bool:
+    """Whether a label, annotation, taint or condition of a node is one of ours, by its prefix."""
+    return key.startswith(f"{PREFIX}/")
 
 
 def agent_lease(node: str) -> str:
