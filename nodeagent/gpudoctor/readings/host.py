@@ -10,7 +10,16 @@ from typing import Any
 
 import msgspec
 
-from gpudoctor.facts.node import allotments, containers, cpulist, machine, rdma
+from gpudoctor.facts.node import (
+    allotments,
+    container_defaults,
+    containers,
+    cpulist,
+    kubelet_policy,
+    labels,
+    machine,
+    rdma,
+)
 from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
@@ -119,6 +128,13 @@ def read(
     reading = _host(facts, nvml, children, observed_at)
     aside = [*_refused(facts, unseen), *([given_out] if isinstance(given_out, Unknown) else [])]
     published = dict(reading.published)
+    node = labels.Node(
+        facts=facts,
+        gpus=nvml if isinstance(nvml, NodeGpus) else None,
+        policy=kubelet_policy.read_policy(recorder),
+        defaults=container_defaults.read(recorder, found),
+    )
+    published["labels"] = labels.published(labels.read(node))
     if isinstance(given_out, tuple):
         running = None
         if allotments.names_by_id(recorder) is not None:

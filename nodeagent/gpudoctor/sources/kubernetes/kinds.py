@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from gpudoctor.publish import names
+
 
 class Kind(msgspec.Struct, frozen=True):
     """A kind of object: its resource name in paths, API group and the versions we can read."""
@@ -63,6 +65,9 @@ NATIVE_POD_GROUP = Kind(
     "PodGroup", "podgroups", "scheduling.k8s.io", ("v1beta1", "v1alpha3", "v1alpha2")
 )
 NATIVE_WORKLOAD = Kind("Workload", "workloads", "scheduling.k8s.io", ("v1alpha1",))
+
+LEASE = Kind("Lease", "leases", "coordination.k8s.io")
+DIAGNOSIS = Kind(names.DIAGNOSIS, names.DIAGNOSES, names.GROUP, (names.VERSION,))
 
 NETWORK_ATTACHMENT = Kind(
     "NetworkAttachmentDefinition", "network-attachment-definitions", "k8s.cni.cncf.io"
