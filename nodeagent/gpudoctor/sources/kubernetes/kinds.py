@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from gpudoctor import PREFIX
+
 
 class Kind(msgspec.Struct, frozen=True):
     """A kind of object: its resource name in paths, API group and the versions we can read."""
@@ -38,6 +40,8 @@ NODE = Kind("Node", "nodes", namespaced=False)
 EVENT = Kind("Event", "events")
 CONFIG_MAP = Kind("ConfigMap", "configmaps")
 RESOURCE_QUOTA = Kind("ResourceQuota", "resourcequotas")
+LEASE = Kind("Lease", "leases", "coordination.k8s.io")
+DIAGNOSIS = Kind("Diagnosis", "diagnoses", PREFIX, ("v1alpha1",))
 VOLUME_CLAIM = Kind("PersistentVolumeClaim", "persistentvolumeclaims")
 VOLUME = Kind("PersistentVolume", "persistentvolumes", namespaced=False)
 DAEMON_SET = Kind("DaemonSet", "daemonsets", "apps")
