@@ -1,8 +1,9 @@
 """From facts to a verdict: runs the checks, links causes to what they explain, picks the roots.
 
 A finding explains another when its runbook says so and both concern the same pod, node or
-device. A root is a finding of severity warning or above that no other present one explains.
-Where runbooks explain each other in a circle, the finding of the lower layer is the cause.
+device; one found on a machine explains the same one where a pod shows it. A root is a finding of
+severity warning or above that no other present one explains. Where runbooks explain each other in
+a circle, the finding of the lower layer is the cause.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from gpudoctor.report import (
     Verdict,
 )
 
+_MACHINES = ("Node", "Host")
+
 
 class RuleError(Exception):
     """A rule that breaks the contract with the catalogue; its finding becomes an unknown."""
@@ -50,6 +53,8 @@ def diagnose(
     facts: Sequence[object],
     *,
     otherwise: Sequence[object] = (),
+    around: Sequence[object] = (),
+    concern: Callable[[Draft, Entry], Draft | None] = lambda draft, _entry: draft,
     is_complete: Callable[[str], bool] = lambda _kind: True,
     unknown: Iterable[Unknown] = (),
     selected: Callable[[Entry], bool] = lambda _entry: True,
@@ -58,6 +63,9 @@ def diagnose(
     """Run every check whose fact type is among `facts` and link what they find.
 
     The checks of `otherwise` run only where nothing of severity warning or above was found.
+    `around` are facts about the subject's surroundings, such as the machine that a pod runs on:
+    of what is found there, `concern` returns how it stands for the subject, None where it does
+    not touch it. It explains what is found in `facts`, and does not stand in for `otherwise`.
     `is_complete(kind)` says whether the input holds all objects of that kind; findings that
     lean on a kind it does not are at most `likely`. `unknown` are the facts that the sources
     could not read. `selected` leaves out findings by their catalogue entry, `kept`
@@ -68,9 +76,11 @@ def diagnose(
         more, missing = _run_all(registry, otherwise)
         drafts += more
         unknowns += missing
-    drafts = [(draft, entry) for draft, entry in drafts if selected(entry) and kept(draft, entry)]
     needed_unknown = bool(unknowns)
-    unknowns = [*registry.broken, *unknown, *unknowns]
+    beside, missing = _run_all(registry, around)
+    drafts += [(own, entry) for draft, entry in beside if (own := concern(draft, entry))]
+    drafts = [(draft, entry) for draft, entry in drafts if selected(entry) and kept(draft, entry)]
+    unknowns = [*registry.broken, *unknown, *unknowns, *missing]
     findings, root_ids = _link(_merge(drafts), is_complete)
     return Diagnosis(
         findings=findings,
@@ -175,8 +185,19 @@ def _explained_by(key: str, drafts: dict[str, tuple[Draft, Entry]]) -> list[str]
     return [
         other_key
         for other_key, (other, _) in drafts.items()
-        if other_key != key and other.name in entry.explains and touched & _touches(other)
+        if other_key != key
+        and (other.name in entry.explains or _is_where_it_is(draft, other))
+        and touched & _touches(other)
     ]
+
+
+def _is_where_it_is(draft: Draft, other: Draft) -> bool:
+    """Whether a pod only shows what another draft finds on the machine itself: a lost GPU."""
+    return (
+        draft.name == other.name
+        and draft.subject.kind in _MACHINES
+        and other.subject.kind not in _MACHINES
+    )
 
 
 def _touches(draft: Draft) -> set[Subject]:
@@ -315,8 +336,8 @@ def _verdict(report: Report, *, needed_unknown: bool, starting: bool) -> Verdict
         return Verdict.FAILING
     if worst is Severity.WARNING:
         return Verdict.WARNING
-    if needed_unknown or any(child.verdict is Verdict.UNKNOWN for child in report.children):
+    if needed_unknown or any(member.verdict is Verdict.UNKNOWN for member in report.members):
         return Verdict.UNKNOWN
-    if starting or any(child.verdict is Verdict.STARTING for child in report.children):
+    if starting or any(member.verdict is Verdict.STARTING for member in report.members):
         return Verdict.STARTING
     return Verdict.HEALTHY

@@ -46,9 +46,10 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What one input says: facts for the checks, and `published` for the report's `facts`.
 
     `needed_unknown` says that a fact which the verdict needs could not be read.
-    `is_complete(kind)`, `otherwise` and `kept` are as in `diagnosis.diagnose`. `children` are the
-    members of what the reading is about: the pods of a job, the nodes of a dump. `well` are members
-    that look well by their own status: they are shown where something fails all the same.
+    `is_complete(kind)`, `otherwise`, `around`, `concern` and `kept` are as in
+    `diagnosis.diagnose`. `children` are the members of what the reading is about: the pods of a
+    job, the nodes of a dump. `well` are members that look well by their own status: they are shown
+    where something fails all the same.
     """
 
     subject: ReportSubject
@@ -56,6 +57,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     otherwise: tuple[object, ...] = ()
     children: tuple[Reading, ...] = ()
     well: tuple[Reading, ...] = ()
+    around: tuple[object, ...] = ()
+    concern: Callable[[Draft, Entry], Draft | None] = lambda draft, _entry: draft
     published: dict[str, Any] = {}
     observed_at: str | None = None
     unknown: tuple[Unknown, ...] = ()
@@ -99,6 +102,8 @@ def judge(
         checks,
         reading.facts,
         otherwise=reading.otherwise,
+        around=reading.around,
+        concern=reading.concern,
         is_complete=reading.is_complete,
         unknown=reading.unknown,
         selected=selected,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -39,6 +40,9 @@ from gpudoctor.sources.bundle import Bundle
 from gpudoctor_checks import compatibility
 from gpudoctor_checks.compatibility import Outcome
 
+if TYPE_CHECKING:
+    from gpudoctor.readings.host_facts import HostFacts
+
 _NEAR_NAMES = 5
 _JOB_LABELS = {
     "job": ("batch.kubernetes.io/job-name", "job-name"),
@@ -55,10 +59,12 @@ _JOB_LABELS = {
 
 
 class Input:
-    """The Kubernetes half of a bundle, ready for questions."""
+    """The Kubernetes half of a bundle, ready for questions, and the hosts of its nodes."""
 
-    def __init__(self, recorded: Bundle) -> None:
+    def __init__(self, recorded: Bundle, seen: Mapping[str, HostFacts] | None = None) -> None:
+        """`seen` are hosts that were looked at, by the names of their nodes."""
         self.recorded = recorded
+        self._seen: dict[str, HostFacts | None] = dict(seen or {})
         scope = Scope(
             complete=recorded.scope.objects == "complete",
             complete_kinds=frozenset(recorded.scope.complete_kinds),
@@ -70,6 +76,16 @@ class Input:
     def components(self) -> tuple[Component, ...]:
         """The cluster's own GPU and RDMA components, read once for all pods."""
         return components.read(self.cluster)
+
+    def host(self, node: str | None) -> HostFacts | None:
+        """What was seen of a node's machine, None where the input does not have it."""
+        if node is None or not (self._seen or self.recorded.hosts):
+            return None
+        if node not in self._seen:
+            from gpudoctor.readings import host  # imported late: few inputs have a host
+
+            self._seen[node] = host.facts_of_node(self.recorded, node)
+        return self._seen[node]
 
     @property
     def observed_at(self) -> str | None:
@@ -144,7 +160,7 @@ def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> 
         dra.read(cluster, found),
     )
     unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
-    return Reading(
+    reading = Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),
         facts=tuple(part for part in parts if part is not None),
         otherwise=_otherwise(found, state, stack),
@@ -154,6 +170,17 @@ def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> 
         starting=state.state is State.STARTING,
         is_complete=cluster.scope.has_all,
     )
+    seen = source.host(pod.node)
+    if seen is None:
+        return reading
+    from gpudoctor.readings import joined  # imported late: few inputs have a host
+
+    return joined.with_host(reading, found, state, found.nccl, seen)
+
+
+def is_current(source: Input, entry: PodEntry) -> bool:
+    """Whether a pod has not ended."""
+    return not source.cluster.pod(entry).is_terminal
 
 
 def _otherwise(
@@ -269,7 +296,16 @@ def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str |
 
 
 def read_node(source: Input, name: str) -> Reading:
-    """Read one node; InputError names the near ones."""
+    """Read one node, with its host where the input has it; InputError names the near ones."""
+    if source.host(name) is not None:
+        from gpudoctor.readings import joined  # imported late: few inputs have a host
+
+        return joined.read_node(source, name)
+    return read_node_object(source, name)
+
+
+def read_node_object(source: Input, name: str) -> Reading:
+    """Read one node by its objects alone; InputError names the near ones."""
     cluster = source.cluster
     node = cluster.nodes.get(name)
     if node is None:

@@ -25,6 +25,7 @@ BOUND = 5.0
 
 _LIMIT = 1 << 20
 _MOST_ANSWER = 64 << 20
+_KERNEL_LOG = "dmesg"
 _WORKER = Path(__file__).with_name("worker.py")
 _DEPTHS = (
     ("/sys/bus/pci/devices/", 5),
@@ -135,11 +136,16 @@ class LiveHost:
         return found if isinstance(found, Missing) else str(found)
 
     def run(self, command: Sequence[str]) -> str | Missing:
-        """Run a command with the worker's fixed search path, within the bound."""
+        """Run a command with the worker's fixed search path, within the bound.
+
+        `dmesg` is answered by the system call behind it: no image has to hold the program.
+        """
         words = list(command)
         if " ".join(words) not in self._programs:
             return Missing(UNREAD, "not started")
-        request = {"op": "run", "command": words, "seconds": self._bound}
+        request: dict[str, Any] = {"op": "run", "command": words, "seconds": self._bound}
+        if words == [_KERNEL_LOG]:
+            request = {"op": "kernel log"}
         found = self._ask(f"command {words[0]}", self._bound + 1, request)
         return (
             found

@@ -71,3 +71,5 @@ NATIVE_WORKLOAD = Kind("Workload", "workloads", "scheduling.k8s.io", ("v1alpha1"
 NETWORK_ATTACHMENT = Kind(
     "NetworkAttachmentDefinition", "network-attachment-definitions", "k8s.cni.cncf.io"
 )
+
+LEASE = Kind("Lease", "leases", "coordination.k8s.io")
