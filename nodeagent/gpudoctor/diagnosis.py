@@ -118,6 +118,9 @@ def _run(
         for result in check.run(part):
             if isinstance(result, Unknown):
                 missing.append(result)
+            elif result.told is not None and catalogue.get(result.name) is None:
+                why = f"{result.told.title} ({result.told.code}): this version has no runbook of it"
+                missing.append(Unknown(f"finding {result.name}", why))
             else:
                 found.append((result, _entry_of(result, catalogue)))
     except Exception as error:  # noqa: BLE001 - one broken rule must not hide the others
@@ -130,6 +133,8 @@ def _entry_of(draft: Draft, catalogue: Catalogue) -> Entry:
     entry = catalogue.get(draft.name)
     if entry is None:
         raise RuleError(f"no runbook for finding {draft.name}")
+    if draft.told is not None:
+        return entry
     if draft.severity not in (None, entry.severity, *entry.may_be):
         raise RuleError(f"runbook {entry.code} does not allow severity {draft.severity}")
     return entry
@@ -251,7 +256,8 @@ def _finding(
     certainty = draft.certainty
     if certainty is Certainty.CERTAIN and not all(is_complete(kind) for kind in draft.leans_on):
         certainty = Certainty.LIKELY
-    fixes = _fixes(draft, entry)
+    told = draft.told
+    fixes = _fixes(draft, entry) if told is None else told.fixes
     return Finding(
         id=key,
         code=entry.code,
@@ -261,7 +267,7 @@ def _finding(
         certainty=certainty,
         blame=draft.blame or entry.blame,
         subject=draft.subject,
-        title=_fill(entry.title, draft.values),
+        title=_fill(entry.title, draft.values) if told is None else told.title,
         detail=draft.detail,
         evidence=draft.evidence,
         explains=tuple(explains),

@@ -135,7 +135,9 @@ def _read_live(
             target = msgspec.structs.replace(target, namespace=in_name or namespace, pod=name)
             gathered = gather.gather_pod(connection, target.namespace or namespace, name)
         elif target.node:
-            gathered = gather.gather_node(connection, target.node)
+            gathered = gather.gather_node(
+                connection, target.node, *filter(None, [target.namespace])
+            )
         elif selector := target.selector:
             target = msgspec.structs.replace(target, namespace=namespace)
             gathered = gather.gather_selected(connection, namespace, selector)

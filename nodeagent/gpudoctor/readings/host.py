@@ -17,7 +17,7 @@ from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.kernel_log import KernelLog
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.facts.node.process import in_container
-from gpudoctor.readings import Reading, host_facts, kernel_time
+from gpudoctor.readings import Reading, host_facts, host_labels, kernel_time
 from gpudoctor.readings.host_facts import BOOT_ID, KERNEL_LOG, HostFacts, Services
 from gpudoctor.report import ReportSubject, Subject, Unknown
 from gpudoctor.sources.bundle import Bundle, HostRecording
@@ -141,6 +141,7 @@ def parts(seen: HostFacts, now: str | None) -> tuple[object, ...]:
 def published(seen: HostFacts) -> dict[str, Any]:
     """Return what a report says of a host under `facts`."""
     told: dict[str, Any] = {"host": published_facts(seen.node)}
+    told["labels"] = host_labels.published(seen)
     if seen.node.topology is not None:
         told["topology"] = seen.node.topology.published()
     if isinstance(seen.kernel_log, KernelLog):

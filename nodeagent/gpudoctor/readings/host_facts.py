@@ -12,12 +12,20 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gpudoctor.facts.node import allotments, containers, machine
+from gpudoctor.facts.node import (
+    allotments,
+    container_defaults,
+    containers,
+    kubelet_policy,
+    machine,
+)
 from gpudoctor.facts.node.allotments import Allotment, Names
+from gpudoctor.facts.node.container_defaults import ContainerDefaults
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_reader import parse_gpus
 from gpudoctor.facts.node.kernel_log import KernelLog
+from gpudoctor.facts.node.kubelet_policy import KubeletPolicy
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.report import Subject, Unknown
 from gpudoctor.sources import pod_resources
@@ -66,6 +74,8 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     kernel_log: KernelLog | Unknown | None = None
     booted: datetime | None = None
     module: str | None = None
+    policy: KubeletPolicy | str = "not read"
+    defaults: ContainerDefaults | None = None
 
 
 def read(
@@ -103,6 +113,8 @@ def read(
         kernel_log=kernel_log,
         booted=_booted(recorder) if isinstance(kernel_log, KernelLog) else None,
         module=(text(recorder, _MODULE) or "").partition("\n")[0] or None,
+        policy=kubelet_policy.read_policy(recorder),
+        defaults=container_defaults.read(recorder, found),
     )
 
 

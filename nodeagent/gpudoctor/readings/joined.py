@@ -17,6 +17,8 @@ for what is missing: without the Node object the host alone is judged, with that
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from gpudoctor.facts.kubernetes import health
@@ -26,7 +28,15 @@ from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.node import rails
 from gpudoctor.facts.node.runtime_errors import ErrorLines
 from gpudoctor.facts.pod_on_node import PodOnNode
-from gpudoctor.readings import Reading, host, host_facts, kernel_time, kubernetes, on_node
+from gpudoctor.readings import (
+    Reading,
+    host,
+    host_facts,
+    host_labels,
+    kernel_time,
+    kubernetes,
+    on_node,
+)
 from gpudoctor.readings.host_facts import HostFacts, Services
 from gpudoctor.readings.kubernetes import Input
 from gpudoctor.readings.stake import Stake
@@ -99,10 +109,15 @@ def read_node(source: Input, name: str) -> Reading:
         own,
         facts=(*own.facts, *bare.facts),
         children=tuple(children),
-        published=bare.published,
+        published=_with_node_labels(source, name, bare.published),
         unknown=(*own.unknown, *needed, *host.aside(seen)),
         needed_unknown=own.needed_unknown or bool(needed),
     )
+
+
+def _with_node_labels(source: Input, name: str, published: dict[str, Any]) -> dict[str, Any]:
+    node = source.cluster.nodes.get(name)
+    return published if node is None else host_labels.with_node(published, node.meta.labels)
 
 
 def _node_object(source: Input, name: str) -> Reading:

@@ -34,6 +34,7 @@ from gpudoctor.facts.kubernetes.pod_cuda import SeenCuda
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.node.cuda_stack import CudaStack
+from gpudoctor.publish.names import DIAGNOSIS, GROUP, is_ours
 from gpudoctor.readings import Reading
 from gpudoctor.report import ALL_GPU_PODS, Certainty, ReportSubject, Subject, Unknown
 from gpudoctor.sources import recorded
@@ -182,10 +183,23 @@ def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> 
     )
     seen = source.host(pod.node)
     if seen is None:
-        return reading
+        if not _has_agent(cluster, pod.node):
+            return reading
+        from gpudoctor.readings import published  # imported late: many clusters have no agent
+
+        return published.with_pod(reading, cluster, pod, is_well=state.state is State.WELL)
     from gpudoctor.readings import joined  # imported late: few inputs have a host
 
     return joined.with_host(reading, found, state, found.nccl, seen)
+
+
+def _has_agent(cluster: Cluster, node: str | None) -> bool:
+    """Whether an agent of ours has published something about that node or a pod on it."""
+    if node is None:
+        return False
+    found = cluster.nodes.get(node)
+    said = found is not None and any(is_ours(one.type) for one in found.conditions)
+    return said or bool(cluster.of_kind(GROUP, DIAGNOSIS))
 
 
 def _seen_cuda(source: Input, found: PodSituation) -> SeenCuda | None:
@@ -339,7 +353,12 @@ def read_node(source: Input, name: str) -> Reading:
         from gpudoctor.readings import joined  # imported late: few inputs have a host
 
         return joined.read_node(source, name)
-    return read_node_object(source, name)
+    reading = read_node_object(source, name)
+    if not _has_agent(source.cluster, name):
+        return reading
+    from gpudoctor.readings import published  # imported late: many clusters have no agent
+
+    return published.with_node(reading, source.cluster, source.cluster.nodes[name])
 
 
 def read_node_object(source: Input, name: str) -> Reading:

@@ -27,7 +27,8 @@ _NEEDS_GPUS = (Layer.HARDWARE, Layer.DRIVER, Layer.RUNTIME, Layer.DEVICES)
 _BETWEEN_GPUS = ("nvlink-", "gpu-odd-one-out", "gpu-p2p-", "nvswitch-")
 _NIC_NEAR_GPU = ("gpu-without-near-nic", "gpu-nic-cross-numa", "nic-shared-by-gpus")
 _LIMITS = ("memlock-too-low", "shm-too-small")
-_GUESSES_OF_MEMLOCK = ("missing-ipc-lock", "memlock-limit-nonroot")
+GUESSES_OF_MEMLOCK = ("missing-ipc-lock", "memlock-limit-nonroot")
+"""What a pod's objects alone suggest, and its processes can refute."""
 _WHOSE = "Which devices the pod was given is not known."
 _USED_UP = "are in use"
 
@@ -58,7 +59,7 @@ class Stake:
 
     def kept(self, draft: Draft, _entry: Entry) -> bool:
         """Whether a finding of the pod's objects holds beside what its processes really have."""
-        if draft.name not in _GUESSES_OF_MEMLOCK or draft.subject != self._pod.subject:
+        if draft.name not in GUESSES_OF_MEMLOCK or draft.subject != self._pod.subject:
             return True
         processes = [container.process for container in self._pod.containers]
         limits = [process for process in processes if process and process.memlock_soft is not None]

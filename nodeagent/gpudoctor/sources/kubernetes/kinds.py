@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from gpudoctor.publish import names
+
 
 class Kind(msgspec.Struct, frozen=True):
     """A kind of object: its resource name in paths, API group and the versions we can read."""
@@ -84,6 +86,9 @@ JOBS = {
     )
 } | {"vcjob": VOLCANO_JOB}  # fmt: skip
 """What `--job KIND/NAME` may name, in lower case: objects that make the pods of a job."""
+
+LEASE = Kind("Lease", "leases", "coordination.k8s.io")
+DIAGNOSIS = Kind(names.DIAGNOSIS, names.DIAGNOSES, names.GROUP, (names.VERSION,))
 
 NETWORK_ATTACHMENT = Kind(
     "NetworkAttachmentDefinition", "network-attachment-definitions", "k8s.cni.cncf.io"

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from gpudoctor.publish import names
 from gpudoctor.sources.kubernetes import kinds
 from gpudoctor.sources.kubernetes.client import LOG_PERMISSION, permission
 from gpudoctor.sources.kubernetes.kinds import Kind
@@ -26,12 +27,16 @@ from gpudoctor.sources.kubernetes.views import (
 
 
 class Get(msgspec.Struct, frozen=True):
-    """Read one object. `settles`: with it, every object of its kind that matters was read."""
+    """Read one object. `settles`: with it, every object of its kind that matters was read.
+
+    `optional`: that it may not be read is not worth a word.
+    """
 
     kind: Kind
     name: str
     namespace: str | None = None
     settles: bool = True
+    optional: bool = False
 
     def __str__(self) -> str:
         return permission("get", self.kind, self.namespace)
@@ -50,6 +55,7 @@ class List(msgspec.Struct, frozen=True):
     max_pages: int = 1
     settles: bool = True
     numbered: str = ""
+    optional: bool = False
 
     def keeps(self, name: str) -> bool:
         """Whether an object of that name is one that is meant."""
@@ -306,6 +312,22 @@ def groups(pod: PodView) -> Iterator[Step]:
     coscheduling = labels.get("scheduling.x-k8s.io/pod-group")
     if coscheduling:
         yield Get(kinds.COSCHEDULING_POD_GROUP, coscheduling, namespace)
+
+
+def published_of_pod(pod: PodView, node: NodeView | None) -> Iterator[Step]:
+    """What the agent of its node published about a pod; tenants may not see whether it has one."""
+    if pod.uses_devices and (node is None or node.has_agent):
+        name = names.pod_diagnosis(pod.metadata.name)
+        yield Get(
+            kinds.DIAGNOSIS, name, pod.metadata.namespace, settles=False, optional=node is None
+        )
+
+
+def published_of_node(node: str, namespace: str) -> Iterator[Step]:
+    """What the agent of a node published about it, and whether it still looks."""
+    name, lease = names.node_diagnosis(node), names.agent_lease(node)
+    yield Get(kinds.DIAGNOSIS, name, namespace, settles=False, optional=True)
+    yield Get(kinds.LEASE, lease, namespace, settles=False, optional=True)
 
 
 def _admission(told: str) -> Iterator[Step]:
