@@ -113,6 +113,8 @@ class Stake:
             if not pod.uses_rdma:
                 return None
             return self._of_network(draft, entry)
+        if draft.name.startswith(_BETWEEN_GPUS) and not pod.many_gpus:
+            return None
         return _at_most(draft, entry, Severity.INFO)
 
     def _of_network(self, draft: Draft, entry: Entry) -> Draft | None:
