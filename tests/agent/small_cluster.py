@@ -39,6 +39,7 @@ class SmallCluster:
         self._version = 100
         self._changed = threading.Condition()
         self._streams: list[queue.Queue[bytes | None]] = []
+        self._history: list[tuple[int, bytes]] = []
 
     # -- what a test does ----------------------------------------------------------------------
 
@@ -76,20 +77,15 @@ class SmallCluster:
             return answer
 
     def labels(self) -> dict[str, str]:
+        """Ours on the node, by name without prefix."""
         found: dict[str, str] = self.node["metadata"].get("labels", {})
-        return {
-            key.partition("/")[2]: value for key, value in found.items() if "gpudoctor.io/" in key
-        }
+        ours = {key: value for key, value in found.items() if names.is_ours(key)}
+        return {key.partition("/")[2]: value for key, value in ours.items()}
 
     def condition(self) -> Object | None:
-        return next(
-            (
-                one
-                for one in self.node["status"].get("conditions", ())
-                if one["type"] == "gpudoctor.io/Healthy"
-            ),
-            None,
-        )
+        """Ours on the node."""
+        conditions = self.node["status"].get("conditions", ())
+        return next((one for one in conditions if one["type"] == names.NODE_CONDITION), None)
 
     def diagnosis(self, name: str) -> Object | None:
         """The status of the Diagnosis of that name, in whatever namespace."""
@@ -127,7 +123,7 @@ class SmallCluster:
         if asked.path == "/api/v1/pods":
             assert asked.query["fieldSelector"] == f"spec.nodeName={NODE}"
             if asked.query.get("watch"):
-                return Answer(pieces=self._stream())
+                return Answer(pieces=self._stream(int(asked.query["resourceVersion"])))
             meta = {"resourceVersion": str(self._version)}
             return Answer({"kind": "PodList", "metadata": meta, "items": list(self.pods.values())})
         if asked.path in self.objects:
@@ -189,11 +185,15 @@ class SmallCluster:
         self._version += 1
         pod["metadata"]["resourceVersion"] = str(self._version)
         line = json.dumps({"type": kind, "object": pod}).encode() + b"\n"
+        self._history.append((self._version, line))
         for stream in self._streams:
             stream.put(line)
         self._changed.notify_all()
 
-    def _stream(self) -> Iterator[bytes]:
+    def _stream(self, since: int) -> Iterator[bytes]:
         lines: queue.Queue[bytes | None] = queue.Queue()
+        for version, line in self._history:
+            if version > since:
+                lines.put(line)
         self._streams.append(lines)
         return iter(lines.get, None)
