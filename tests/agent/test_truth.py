@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import pytest
@@ -78,7 +79,7 @@ def test_flips_are_bounded_and_nothing_stands_that_was_not_just_seen(
     stood: list[str | None] = [None, *played(seen)]
     flips = [
         number
-        for number, (before, after) in enumerate(zip(stood, stood[1:], strict=False))
+        for number, (before, after) in enumerate(itertools.pairwise(stood))
         if after is not None and after != before
     ]
     for number in flips:

@@ -23,9 +23,11 @@ _TIMEOUT_SECONDS = 30.0
 _NAMESPACED = {
     "ConfigMap": "configmaps",
     "DaemonSet": "daemonsets",
+    "Diagnosis": "diagnoses",
     "Deployment": "deployments",
     "Event": "events",
     "Job": "jobs",
+    "Lease": "leases",
     "LimitRange": "limitranges",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
@@ -40,6 +42,7 @@ _NAMESPACED = {
 _CLUSTER_WIDE = {
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
+    "CustomResourceDefinition": "customresourcedefinitions",
     "DeviceClass": "deviceclasses",
     "DeviceTaintRule": "devicetaintrules",
     "Namespace": "namespaces",
