@@ -76,6 +76,15 @@ class SmallCluster:
                 self._changed.wait(left)
             return answer
 
+    def wait_polling(self, what: str, ask: Callable[[], T | None]) -> T:
+        """Return the first true answer of something that no request announces."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (answer := ask()):
+            assert time.monotonic() < deadline, f"no {what} within {WAIT_SECONDS:.0f} s"
+            with self._changed:
+                self._changed.wait(0.05)
+        return answer
+
     def labels(self) -> dict[str, str]:
         """Ours on the node, by name without prefix."""
         found: dict[str, str] = self.node["metadata"].get("labels", {})
@@ -146,7 +155,8 @@ class SmallCluster:
         path = asked.path.removesuffix("/status")
         if path != asked.path and path not in self.objects:
             return status(404, f"{path} not found", name=path.rpartition("/")[2])
-        merged = {**self.objects.get(path, {}), **body}
+        applied = {"status": body["status"]} if path != asked.path else body
+        merged = {**self.objects.get(path, {}), **applied}
         if merged != self.objects.get(path):
             self.objects[path] = merged
             self.writes.append(asked.path)
