@@ -126,7 +126,8 @@ def measure(minutes: float, period_s: float) -> None:
             words = running.command(kubeconfig, root=folder / "root", period=period_s)
             started = ["sh", "-c", f'{group.joining} && exec "$@"', "agent", *words]
             with running.running(started, folder / "log") as agent:
-                served.wait("second round", lambda: served.renewals() >= 2)
+                bound = 60 + 3 * period_s
+                served.wait("second round", lambda: served.renewals() >= 2, bound)
                 _figures(minutes, period_s, group, served, agent)
 
 

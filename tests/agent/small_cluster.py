@@ -66,13 +66,13 @@ class SmallCluster:
                 stream.put(None)
             self._streams.clear()
 
-    def wait(self, what: str, ask: Callable[[], T | None]) -> T:
+    def wait(self, what: str, ask: Callable[[], T | None], seconds: float = WAIT_SECONDS) -> T:
         """Return the first true answer; asked after each request, and never too soon given up."""
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + seconds
         with self._changed:
             while not (answer := ask()):
                 left = deadline - time.monotonic()
-                assert left > 0, f"no {what} within {WAIT_SECONDS:.0f} s: {self.writes}"
+                assert left > 0, f"no {what} within {seconds:.0f} s: {self.writes}"
                 self._changed.wait(left)
             return answer
 

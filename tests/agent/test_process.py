@@ -187,8 +187,8 @@ def test_an_observed_rule_decides_nothing_and_is_shown_as_info(
 def test_preflights_that_failed_are_counted(
     cluster: SmallCluster, root: Path, kubeconfig: Path, tmp_path: Path
 ) -> None:
-    ended = {"exitCode": 11, "containerID": "containerd://1",
-             "message": "gpudoctor preflight: node: DRV003 driver-not-loaded: no driver"}  # fmt: skip
+    said = "gpudoctor preflight: node: DRV003 driver-not-loaded: no driver"
+    ended = {"exitCode": 11, "containerID": "containerd://1", "message": said}
     statuses = [{"name": "preflight", "state": {"terminated": ended}}]
     cluster.put_pod(trainer(status={"initContainerStatuses": statuses}))
     with running.running(running.command(kubeconfig, root=root), tmp_path / "log") as agent:

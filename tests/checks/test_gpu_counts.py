@@ -20,16 +20,12 @@ DRIVER = "/proc/driver/nvidia/gpus"
 
 def cards(tree: dict[str, Any]) -> list[str]:
     """The addresses of the GPUs of a machine."""
-    return sorted(
-        path.rpartition("/")[2]
-        for path, entry in tree.items()
-        if path.startswith(f"{DEVICES}/")
-        and tree.get(f"{_folder(path, entry)}/vendor") == "0x10de\n"
-    )
-
-
-def _folder(path: str, entry: dict[str, str]) -> str:
-    return "/sys" + entry["link"].removeprefix("../../..")
+    links = {path: entry for path, entry in tree.items() if path.startswith(f"{DEVICES}/")}
+    folders = {
+        path: "/sys" + entry["link"].removeprefix("../../..") for path, entry in links.items()
+    }
+    gpus = (path for path in links if tree[f"{folders[path]}/vendor"] == "0x10de\n")
+    return sorted(path.rpartition("/")[2] for path in gpus)
 
 
 def machine(on_bus: int = 8, with_driver: int | None = None, **drivers: str) -> dict[str, Any]:
