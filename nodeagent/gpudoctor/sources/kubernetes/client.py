@@ -41,6 +41,8 @@ _LONGEST_LINE = 16 << 20
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _SUCCESS = frozenset({200, 201, 202})
 _GONE = 410
+_METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+"""The `Accept` of who wants labels and annotations, and not the rest of each object."""
 
 T = TypeVar("T")
 
@@ -78,6 +80,7 @@ class _Request(msgspec.Struct, frozen=True):
     query: dict[str, str]
     body: bytes = b""
     content_type: str = ""
+    accept: str = ""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -152,7 +155,7 @@ class Client:
 
         def ask(version: str) -> msgspec.Raw:
             path = f"{_path(kind, version, namespace)}/{quote(name, safe='')}"
-            body = self._read(path, {}, permission("get", kind, namespace))
+            body = self._read(_Request("GET", path, {}), permission("get", kind, namespace))
             return _typed(msgspec.Raw(body), kind.api_version(version), kind.name)
 
         return self._in_served_version(kind, ask, tries)
@@ -166,14 +169,23 @@ class Client:
         labels: str = "",
         max_pages: int = _ALL,
         tries: int = _ALL,
+        metadata_only: bool = False,
+        keep: Callable[[msgspec.Raw], msgspec.Raw] = lambda raw: raw,
     ) -> Listing:
         """Return the objects that both selectors select; all namespaces if none is given.
 
         `tries` bounds the versions of the API that are tried where the served one is not known.
+        With `metadata_only` the objects are PartialObjectMetadata: `metadata` and nothing else.
+        `keep` makes what is kept of each, page by page, where all of them are too much to hold.
         """
+        accept = _METADATA.format("List") if metadata_only else ""
 
         def ask(version: str) -> Listing:
-            return self._list(kind, version, namespace, fields, labels, max_pages)
+            query = {"fieldSelector": fields, "labelSelector": labels, "limit": str(PAGE)}
+            path = _path(kind, version, namespace)
+            request = _Request("GET", path, query, accept=accept)
+            allowed = permission("list", kind, namespace)
+            return self._list(kind, version, request, allowed, max_pages, keep)
 
         return self._in_served_version(kind, ask, tries)
 
@@ -196,7 +208,8 @@ class Client:
         }
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/log"
         # One retry: what fails here is mostly a kubelet that does not answer.
-        body = self._read(path, query, LOG_PERMISSION.format(namespace), attempts=2)
+        request = _Request("GET", path, query)
+        body = self._read(request, LOG_PERMISSION.format(namespace), attempts=2)
         return body.decode("utf-8", "replace")
 
     def send(
@@ -222,7 +235,12 @@ class Client:
         return msgspec.Raw(answer.body)
 
     def lines(
-        self, kind: Kind, query: Mapping[str, str], silence_s: float
+        self,
+        kind: Kind,
+        query: Mapping[str, str],
+        silence_s: float,
+        *,
+        metadata_only: bool = False,
     ) -> Iterator[tuple[bytes, ...]]:
         """Send a list request once and yield the lines of its answer as they come in, first none.
 
@@ -235,12 +253,14 @@ class Client:
 
         session = self._current_session()
         path, allowed = _path(kind, kind.versions[0], None), permission("watch", kind, None)
+        accept = _METADATA.format("") if metadata_only else ""
+        request = _Request("GET", path, {}, accept=accept)
         self.requests += 1
         try:
             with session.get(
                 self.server + path,
                 params=dict(query),
-                headers=_headers(_Request("GET", path, {}), self._identity.authorization),
+                headers=_headers(request, self._identity.authorization),
                 timeout=(_CONNECT_SECONDS, silence_s),
                 allow_redirects=False,
                 stream=True,
@@ -278,35 +298,34 @@ class Client:
         self,
         kind: Kind,
         version: str,
-        namespace: str | None,
-        fields: str,
-        labels: str,
+        request: _Request,
+        allowed: str,
         max_pages: int,
+        keep: Callable[[msgspec.Raw], msgspec.Raw],
     ) -> Listing:
-        query = {"fieldSelector": fields, "labelSelector": labels, "limit": str(PAGE)}
-        path, allowed = _path(kind, version, namespace), permission("list", kind, namespace)
         try:
-            return self._pages(kind, version, path, query, allowed, max_pages)
+            return self._pages(kind, version, request, allowed, max_pages, keep)
         except RefusedError as error:
             if error.status != _GONE:
                 raise
         # The list took longer than the server keeps its snapshot: once more, in one piece.
-        query["limit"] = ""
-        return self._pages(kind, version, path, query, allowed, max_pages)
+        request = msgspec.structs.replace(request, query={**request.query, "limit": ""})
+        return self._pages(kind, version, request, allowed, max_pages, keep)
 
     def _pages(
         self,
         kind: Kind,
         version: str,
-        path: str,
-        query: dict[str, str],
+        request: _Request,
         allowed: str,
         max_pages: int,
+        keep: Callable[[msgspec.Raw], msgspec.Raw],
     ) -> Listing:
         objects: list[msgspec.Raw] = []
         token = list_version = ""
         for _ in range(max_pages):
-            body = self._read(path, {**query, "continue": token}, allowed)
+            query = {**request.query, "continue": token}
+            body = self._read(msgspec.structs.replace(request, query=query), allowed)
             try:
                 page = msgspec.json.decode(body, type=_List)
             except (msgspec.MsgspecError, ValueError) as error:
@@ -316,7 +335,8 @@ class Client:
             if not page.kind.endswith("List"):
                 raise GarbledError(f"{self.server}: {allowed}: answered {page.kind or 'no kind'}")
             api_version = kind.api_version(version)
-            objects += (_typed(item, api_version, kind.name) for item in page.items or ())
+            items = page.items or ()
+            objects += (keep(_typed(item, api_version, kind.name)) for item in items)
             meta = page.metadata or _ListMeta()
             last, token, list_version = token, meta.token, meta.version
             if token and token == last:
@@ -325,12 +345,10 @@ class Client:
                 break
         return Listing(tuple(objects), whole=not token, version=list_version)
 
-    def _read(
-        self, path: str, query: dict[str, str], permission: str, attempts: int = _ATTEMPTS
-    ) -> bytes:
+    def _read(self, request: _Request, permission: str, attempts: int = _ATTEMPTS) -> bytes:
         """Return the body of a successful GET, after retries; an ApiError says what went wrong."""
-        answer = self._answer(_Request("GET", path, query), permission, attempts)
-        return _checked(answer, path, self.server, permission)
+        answer = self._answer(request, permission, attempts)
+        return _checked(answer, request.path, self.server, permission)
 
     def _answer(self, request: _Request, permission: str, attempts: int) -> _Answer:
         """Return the answer of success to a request, after retries."""
@@ -456,6 +474,8 @@ def _headers(request: _Request, identity: str | None) -> dict[str, str]:
     headers = {"Authorization": identity} if identity else {}
     if request.content_type:
         headers["Content-Type"] = request.content_type
+    if request.accept:
+        headers["Accept"] = request.accept
     return headers
 
 

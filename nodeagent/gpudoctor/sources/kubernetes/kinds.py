@@ -93,5 +93,3 @@ DIAGNOSIS = Kind(names.DIAGNOSIS, names.DIAGNOSES, names.GROUP, (names.VERSION,)
 NETWORK_ATTACHMENT = Kind(
     "NetworkAttachmentDefinition", "network-attachment-definitions", "k8s.cni.cncf.io"
 )
-
-LEASE = Kind("Lease", "leases", "coordination.k8s.io")

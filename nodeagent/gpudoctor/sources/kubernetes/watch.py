@@ -55,8 +55,9 @@ T = TypeVar("T")
 class Picture:
     """The objects of a kind that a field selector selects, kept by a thread in `run`.
 
-    `keep` makes what is kept of an object, as to save memory. `changed` is called after a change,
-    in that thread. `most_delay_s` bounds the wait between two tries.
+    With `metadata_only` they are PartialObjectMetadata. `keep` makes what is kept of an object, as
+    to save memory: its `metadata.uid` at least. `changed` is called after a change, in that
+    thread. `most_delay_s` bounds the wait between two tries.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Picture:
         kind: Kind,
         fields: str,
         *,
+        metadata_only: bool = False,
         keep: Callable[[msgspec.Raw], msgspec.Raw] = lambda raw: raw,
         changed: Callable[[], None] = lambda: None,
         most_delay_s: float = 30.0,
@@ -73,6 +75,7 @@ class Picture:
         self._client = client
         self._kind = kind
         self._fields = fields
+        self._metadata_only = metadata_only
         self._keep = keep
         self._changed = changed
         self._most_delay_s = most_delay_s
@@ -123,7 +126,8 @@ class Picture:
             "timeoutSeconds": str(random.randint(STREAM_S // 2, STREAM_S)),  # noqa: S311
             "fieldSelector": self._fields,
         }
-        for lines in self._client.lines(self._kind, query, self._silence_s):
+        only = self._metadata_only
+        for lines in self._client.lines(self._kind, query, self._silence_s, metadata_only=only):
             self._well()
             for line in filter(None, lines):
                 self._apply(line)
@@ -133,8 +137,10 @@ class Picture:
                 return
 
     def _list(self) -> None:
-        listing = self._client.list(self._kind, fields=self._fields)
-        objects = {self._of(raw).metadata.uid: self._keep(raw) for raw in listing.objects}
+        listing = self._client.list(
+            self._kind, fields=self._fields, metadata_only=self._metadata_only, keep=self._keep
+        )
+        objects = {self._of(kept).metadata.uid: kept for kept in listing.objects}
         with self._lock:
             self._objects = objects
             self._version = listing.version
