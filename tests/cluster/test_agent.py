@@ -84,6 +84,12 @@ def renewed(admin: Admin) -> str | None:
     return found
 
 
+def reasons(admin: Admin) -> set[str]:
+    """The reasons of the Events about the node."""
+    events = admin.list("v1", "Event", "default")
+    return {event["reason"] for event in events if event["involvedObject"]["name"] == NODE}
+
+
 def rounds(admin: Admin, count: int) -> None:
     """Wait for so many renewals of the agent's Lease."""
     for _ in range(count):
@@ -132,12 +138,8 @@ def test_an_agent_publishes_with_its_own_token_and_is_quiet_at_rest(
     heal(root)
     wait_for("end of the condition", lambda: condition(admin).get("status") != "False")
     wait_for("end of the label", lambda: label(admin) != FAILING)
-    reasons = {
-        event["reason"]
-        for event in admin.list("v1", "Event", "default")
-        if event["involvedObject"]["name"] == NODE
-    }
-    assert {"RdmaDeviceNodeMissing", "RdmaDeviceNodeMissingGone"} <= reasons
+    wanted = {"RdmaDeviceNodeMissing", "RdmaDeviceNodeMissingGone"}
+    wait_for("Events of both", lambda: wanted <= reasons(admin))
     assert "not published" not in agent.said()
     assert agent.stop() == 0
 
