@@ -40,12 +40,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Linked findings, worst first, the ids of the roots among them, and what is unknown.
 
     `needed_unknown` says that a check could not judge, for want of a fact or because it broke.
+    `touched` has the objects that each finding concerns, by its id.
     """
 
     findings: tuple[Finding, ...]
     root_ids: tuple[str, ...]
     unknown: tuple[Unknown, ...]
     needed_unknown: bool = False
+    touched: dict[str, frozenset[Subject]] = {}
 
 
 def diagnose(
@@ -72,7 +74,7 @@ def diagnose(
     single occurrences, as a site's waivers do.
     """
     drafts, unknowns = _run_all(registry, facts)
-    if all((d.severity or e.severity) is Severity.INFO for d, e in drafts):
+    if all((d.severity or e.severity) is Severity.INFO for d, e in drafts if kept(d, e)):
         more, missing = _run_all(registry, otherwise)
         drafts += more
         unknowns += missing
@@ -81,12 +83,14 @@ def diagnose(
     drafts += [(own, entry) for draft, entry in beside if (own := concern(draft, entry))]
     drafts = [(draft, entry) for draft, entry in drafts if selected(entry) and kept(draft, entry)]
     unknowns = [*registry.broken, *unknown, *unknowns, *missing]
-    findings, root_ids = _link(_merge(drafts), is_complete)
+    merged = _merge(drafts)
+    findings = _link(merged, is_complete)
     return Diagnosis(
         findings=findings,
-        root_ids=root_ids,
+        root_ids=roots_of(findings),
         unknown=tuple(dict.fromkeys(unknowns)),
         needed_unknown=needed_unknown,
+        touched={key: frozenset(_touches(draft)) for key, (draft, _) in merged.items()},
     )
 
 
@@ -162,7 +166,7 @@ def _join(first: Draft, second: Draft) -> Draft:
 
 def _link(
     drafts: dict[str, tuple[Draft, Entry]], is_complete: Callable[[str], bool]
-) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+) -> tuple[Finding, ...]:
     explains = {key: _explained_by(key, drafts) for key in drafts}
     _break_circles(explains, drafts)
     caused_by: dict[str, list[str]] = {key: [] for key in drafts}
@@ -173,15 +177,18 @@ def _link(
         _finding(key, draft, entry, explains[key], caused_by[key], is_complete)
         for key, (draft, entry) in drafts.items()
     ]
-    findings.sort(key=_worst_first)
+    return tuple(sorted(findings, key=worst_first))
+
+
+def roots_of(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return the ids of the findings that no other one of severity warning or above explains."""
     severities = {finding.id: finding.severity for finding in findings}
-    roots = tuple(
+    return tuple(
         finding.id
         for finding in findings
         if finding.severity is not Severity.INFO
         and all(severities[cause] is Severity.INFO for cause in finding.caused_by)
     )
-    return tuple(findings), roots
 
 
 def _explained_by(key: str, drafts: dict[str, tuple[Draft, Entry]]) -> list[str]:
@@ -294,7 +301,8 @@ def _fill(template: str, values: dict[str, str]) -> str:
     return template.format_map(_Values(values))
 
 
-def _worst_first(finding: Finding) -> tuple[int, int, int, str, str]:
+def worst_first(finding: Finding) -> tuple[int, int, int, str, str]:
+    """Return the key by which findings are sorted in a report."""
     return (
         -finding.severity.rank,
         -finding.certainty.rank,

@@ -14,6 +14,7 @@ from gpudoctor.facts.kubernetes.health import State
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.node.model import Hca, NodeFacts, PciDevice, Port, WorkloadFacts
+from gpudoctor.facts.node.rails import rails
 from gpudoctor.report import Subject
 
 _SOCKET = ("Socket", "mixed")
@@ -73,7 +74,7 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
         if any(resources.is_rdma(name) for name in pod.requests):
             return True
         if self.log is not None and self.log.multi_node:
-            return bool(self.adapters or self.rails())
+            return bool(self.adapters or rails(self.machine))
         privileged = any(container.privileged for container in pod.containers)
         return bool(self.adapters) and not privileged
 
@@ -87,26 +88,6 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
             log.network in _SOCKET
             or log.gdr in ("none", "partial")
             or bool(log.of_kind(*_RDMA_TROUBLE))
-        )
-
-    def rails(self) -> tuple[Hca, ...]:
-        """Return the machine's adapters that are meant for GPUs: InfiniBand, or beside a GPU.
-
-        Clouds show the Ethernet NIC of a virtual machine as an RDMA device, too.
-        """
-        topology = self.machine.topology
-        near = (
-            {name for gpu in topology.gpus for name in topology.near_nics(gpu)}
-            if (topology)
-            else set()
-        )
-        return tuple(
-            hca
-            for hca in self.machine.hcas or ()
-            if any(
-                port.is_active and (port.link_layer == "InfiniBand" or hca.name in near)
-                for port in hca.ports
-            )
         )
 
     def own_gpus(self) -> tuple[PciDevice, ...]:

@@ -52,3 +52,15 @@ def patch(what: str, path: str, content_type: str, changes: object, manager: str
         query={"fieldManager": manager},
         body=msgspec.json.encode(changes),
     )
+
+
+def delete(what: str, path: str) -> Write:
+    """Delete one object."""
+    return Write(what=what, method="DELETE", path=path)
+
+
+def pinned(write: Write, version: str) -> Write:
+    """Return an apply that the server refuses (409) if the object is no longer at `version`."""
+    fields = msgspec.json.decode(write.body)
+    fields["metadata"]["resourceVersion"] = version
+    return msgspec.structs.replace(write, body=msgspec.json.encode(fields))

@@ -39,6 +39,7 @@ _NVML, _NVML_LATE = "nvml", "nvml, killed"
 _NVML_DEADLINE_S = 5.0
 _KUBELET = "pod-resources"
 _KUBELET_DEADLINE_S = 5.0
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MODULE = "/proc/driver/nvidia/version"
 _BOOT = re.compile(r"^btime (\d+)$", re.MULTILINE)
 
@@ -90,6 +91,7 @@ def read(
     without them a recording answers in their place.
     """
     facts = machine.read(recorder, subject, later)
+    recorder.read_bytes(BOOT_ID)  # by which a recording is known to be of a node
     given_out = _given_out(recorder, services)
     told = given_out if isinstance(given_out, tuple) else ()
     found = containers.find(recorder, told)

@@ -28,7 +28,7 @@ from gpudoctor.facts.kubernetes.health import PodHealth
 from gpudoctor.facts.kubernetes.pod_cuda import SeenCuda
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
-from gpudoctor.facts.node import image_cuda
+from gpudoctor.facts.node import image_cuda, rails
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_offer import either, offer_of_gpus, offer_of_module
@@ -53,15 +53,34 @@ _SLACK = timedelta(minutes=5)
 
 def read_node_here(objects: Bundle, node: str, host_root: str | None = None) -> Reading:
     """Read this machine as the node of that name, with its objects and the GPU pods on it."""
-    seen = see_node(node, host_root)
-    return read_node(Input(objects, {node: seen}), node)
+    source = Input(objects)
+    with _here(host_root) as live:
+        source.saw(node, _look(live, node, host_root))
+    return read_node(source, node)
 
 
-def see_node(node: str, host_root: str | None = None) -> HostFacts:
-    """Look at this machine, or the one mounted at `host_root`, as the node of that name."""
-    with LiveHost(host_root, programs=host.PROGRAMS) as live:
-        subject = Subject("Node", node)
-        return host_facts.read(Recorder(live), subject, services=Services(host_root or ""))
+def look_around(source: Input, host_root: str | None = None) -> None:
+    """Look at the machine that we run on, if a Node object of the input is its own.
+
+    A node is known by the boot id that its kubelet reports: names are given twice, a boot is not.
+    Inside a container nothing is looked at: it shows what it was given, not what the node has.
+    """
+    nodes = [node for node in source.cluster.nodes.values() if node.boot_id]
+    if not nodes:
+        return
+    with _here(host_root) as live:
+        for node in nodes:
+            if host.is_node(live, node.boot_id):
+                source.saw(node.name, _look(live, node.name, host_root))
+
+
+def _here(host_root: str | None) -> LiveHost:
+    return LiveHost(host_root, programs=host.PROGRAMS)
+
+
+def _look(live: LiveHost, node: str, host_root: str | None) -> HostFacts:
+    services = Services(host_root or "")
+    return host_facts.read(Recorder(live), Subject("Node", node), services=services)
 
 
 # -- a node ------------------------------------------------------------------------------------
@@ -155,13 +174,9 @@ def _with_rails(fact: object, pod: PodOnNode) -> object:
     """Let NCCL's log know of the machine's adapters: then TCP was not meant to be used."""
     if not isinstance(fact, NcclLog):
         return fact
-    return msgspec.structs.replace(fact, rdma_expected_by=(*fact.rdma_expected_by, *rails_of(pod)))
-
-
-def rails_of(pod: PodOnNode) -> tuple[str, ...]:
-    """Say which adapters for GPUs the pod's machine has; nothing if it has none."""
-    names = ", ".join(hca.name for hca in pod.rails())
-    return (f"Node/{pod.node.name} has {names} with ports that are up",) if names else ()
+    return msgspec.structs.replace(
+        fact, rdma_expected_by=(*fact.rdma_expected_by, *rails.told(pod.machine))
+    )
 
 
 def pod_on_node(

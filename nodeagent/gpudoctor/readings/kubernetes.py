@@ -86,8 +86,14 @@ class Input:
         if node not in self._seen:
             from gpudoctor.readings import host  # imported late: few inputs have a host
 
-            self._seen[node] = host.facts_of_node(self.recorded, node)
+            known = self.cluster.nodes.get(node)
+            boot_id = known.boot_id if known else ""
+            self._seen[node] = host.facts_of_node(self.recorded, node, boot_id)
         return self._seen[node]
+
+    def saw(self, node: str, seen: HostFacts) -> None:
+        """Take in what was seen of a node's machine."""
+        self._seen[node] = seen
 
     @property
     def observed_at(self) -> str | None:
@@ -285,9 +291,12 @@ def read_job(
         return read_pods(source, subject, entries)
     from gpudoctor.readings import nccl_log  # imported late: most jobs have no such log
 
-    whole = nccl_log.reading(
-        msgspec.structs.replace(log, subject=Subject(kind, name, namespace or entries[0].namespace))
+    log = msgspec.structs.replace(
+        log,
+        subject=Subject(kind, name, namespace or entries[0].namespace),
+        rdma_expected_by=_rdma_meant(source, pods),
     )
+    whole = nccl_log.reading(log)
     children = tuple(read_pod(source, entry, log) for entry in entries)
     return msgspec.structs.replace(
         whole,
@@ -297,18 +306,34 @@ def read_job(
         observed_at=source.observed_at,
         unknown=(*whole.unknown, *_unknowns(source.cluster)),
         is_complete=source.cluster.scope.has_all,
+        linked=True,
     )
+
+
+def _rdma_meant(source: Input, pods: list[Pod]) -> tuple[str, ...]:
+    """What says that the pods of a job were meant to use RDMA: their nodes, and the machines."""
+    names = dict.fromkeys(pod.node for pod in pods if pod.node)
+    nodes = [found for name in names if (found := source.cluster.nodes.get(name))]
+    machines = [seen.node for name in names if (seen := source.host(name))]
+    offered = situation.rdma_offers(nodes)
+    if not machines:
+        return offered
+    from gpudoctor.facts.node import rails  # imported late: few inputs have a host
+
+    return (*offered, *(said for machine in machines for said in rails.told(machine)))
 
 
 def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str | None) -> Reading:
     """Read what holds a job that has no pods, such as a queue that has not let it in."""
     cluster = source.cluster
     job = queues.find_job(cluster, kind, name, namespace)
-    if job is None:
+    if job is None and not cluster.scope.denied:
         raise InputError(f"no pod of {kind} {name} is in the input")
-    held = queues.read_job(cluster, job)
+    held = queues.read_job(cluster, job) if job else None
     unread = []
-    if held is None:
+    if job is None:
+        unread.append(Unknown(f"{kind}/{name}", "it was not read, and no pod of it is there"))
+    elif held is None:
         unread.append(Unknown("its pods", "none is in the input, and nothing holds the job"))
     elif held.kueue is None:
         unread.append(Unknown("its pods", "the job is suspended, and no queue holds it"))

@@ -80,7 +80,9 @@ def find(host: Host, given_out: Sequence[Allotment] = ()) -> tuple[Container, ..
     if isinstance(listing, Missing):
         return ()
     processes: dict[tuple[str, str | None], list[int]] = {}
-    for pid in sorted(int(name) for name in listing.names if name.isdigit()):
+    pids = sorted(int(name) for name in listing.names if name.isdigit())
+    host.expect(f"/proc/{pid}/cgroup" for pid in pids)
+    for pid in pids:
         identity = identify(text(host, f"/proc/{pid}/cgroup") or "")
         if identity is not None:
             processes.setdefault((identity[1], identity[0]), []).append(pid)

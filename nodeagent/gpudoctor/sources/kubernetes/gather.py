@@ -264,11 +264,21 @@ def gather_selected(client: Client, namespace: str | None, selector: str) -> Bun
     return _gather_found(client, namespace, client.list(kinds.POD, namespace, labels=selector))
 
 
-def gather_job(client: Client, namespace: str, name: str) -> Bundle:
-    """Read the pods of the job of that name, of whatever kind, and what decides their state."""
+def gather_job(client: Client, namespace: str, kind: str, name: str) -> Bundle:
+    """Read the pods of a job and what decides their state; of one without pods, what holds it.
+
+    Pods are found by the name whatever its kind; the job itself is read by one of `kinds.JOBS`.
+    """
     everyone = client.list(kinds.POD, namespace)
     members = [raw for raw in everyone.objects if plan.is_of_job(_view(raw, PodView), name)]
-    return _gather_found(client, namespace, Listing(tuple(members), everyone.whole))
+    if members or kind.lower() not in kinds.JOBS:
+        return _gather_found(client, namespace, Listing(tuple(members), everyone.whole))
+    reading = _Reading(client, BUDGET - 1)
+    jobs = reading.read(Get(kinds.JOBS[kind.lower()], name, namespace))
+    _absent_pods(reading, namespace)
+    for job in _views(jobs, ObjectView):
+        reading.run(plan.queue_of(job))
+    return reading.bundle()
 
 
 def _gather_found(client: Client, namespace: str | None, found: Listing) -> Bundle:
@@ -347,6 +357,9 @@ def _bound(
     members: list[PodView] = []
     for step in plan.peers(pod):
         members += _views(reading.read(step), PodView)
+    for step in plan.events_of_owner(pod):
+        told = _views(reading.read(step), EventView)
+        reading.run(plan.of_owner(pod, told))
     reading.run(plan.of_bound_pods_job(pod, members))
 
 
