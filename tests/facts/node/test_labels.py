@@ -320,6 +320,12 @@ def test_the_kubelet_s_policies(content: object, found: object) -> None:
     assert read_policy(RecordedHost({PATH: content}, ("/",))) == found
 
 
+def test_the_kubelet_s_file_is_found_through_the_host_s_proc() -> None:
+    content = "kind: KubeletConfiguration\ncpuManagerPolicy: static\n"
+    seen = RecordedHost({f"/proc/1/root{PATH}": content}, ("/",))
+    assert read_policy(seen) == KubeletPolicy("none", "static")
+
+
 def test_what_most_containers_get_is_the_default() -> None:
     unlimited, small = Default(-1, 9, 10), Default(64 << 20, 6, 8)
     defaults = ContainerDefaults(memlock=unlimited, shm=small)
