@@ -17,6 +17,7 @@ for what is missing: without the Node object the host alone is judged, with that
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
