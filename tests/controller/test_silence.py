@@ -83,3 +83,15 @@ def test_who_renews_within_the_timeout_is_never_silent(
         if silence.is_silent(LEASE, now):
             assert now - changed >= timeout
     assert silence.interval * LOOKS == timeout or abs(silence.interval * LOOKS - timeout) < 1e-6
+
+
+def test_only_a_renewal_that_was_seen_proves_life() -> None:
+    silence = Silence(180)
+    now = watch(silence, "t1", 0, 15)
+    assert not silence.is_proved_alive(LEASE, now), "it may be a dead agent's"
+    now = watch(silence, "t2", now + 15, 165)
+    assert silence.is_proved_alive(LEASE, now)
+    now = watch(silence, "t2", now + 15, 0)
+    assert not silence.is_proved_alive(LEASE, now)
+    now = watch(silence, "", now + 15, 0)
+    assert not silence.is_proved_alive(LEASE, now)

@@ -1,4 +1,4 @@
-"""The feature file as NFD's worker reads it: its rules, written anew here from its documentation."""
+"""The feature file as NFD's worker reads it, by its documented rules."""
 
 from __future__ import annotations
 

@@ -218,7 +218,8 @@ def test_each_failed_preflight_is_counted_once() -> None:
     assert b'preflight_failures_total{code="NET004",outcome="node"} 1.0' in metrics.render(
         None, metrics.AgentState(period_seconds=60), counted.counts
     )
-    for misshapen in ({}, {"status": None}, {"status": {"initContainerStatuses": {}}}):
+    broken: list[Any] = [{}, {"status": None}, {"status": {"initContainerStatuses": {}}}]
+    for misshapen in broken:
         counted.observe(misshapen)
 
 

@@ -2,8 +2,8 @@
 
 It alone runs with the GPU runtime, so it does not start where driver or toolkit are broken; the
 agent does, and takes its silence for what it is. Each answer is got by a short-lived child, so
-that no handle on the driver is kept, and none is opened while the agent says that the driver is
-being worked on.
+that between two of them nothing of ours holds the driver, which would keep it from being
+unloaded and MIG from being changed. During such work the DaemonSet's node affinity ends its pod.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ def run(folder: Path, period_s: float, stop: threading.Event, say: Callable[[str
     source = NvmlSource()
     failure = ""
     while not stop.is_set():
-        why = nvml_file.paused(folder)
-        answer = source.read(DEADLINE_S) if why is None else f"not asked: {why}"
+        answer = source.read(DEADLINE_S)
         try:
             nvml_file.write(folder, answer, period_s)
         except OSError as error:

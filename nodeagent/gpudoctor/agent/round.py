@@ -59,13 +59,14 @@ def _read(live: LiveHost, order: Order, objects: bytes) -> Reading:
 
 
 def look(live: LiveHost, order: Order) -> HostFacts:
-    """Read the machine, with what the second DaemonSet wrote of its GPUs where that is wanted."""
+    """Read the machine, with what the second DaemonSet wrote of its GPUs where that is mounted."""
     subject = Subject("Node", order.node)
     services = Services(order.host_root or "")
     seen = host_facts.read(Recorder(live), subject, services=services)
-    if order.nvml is None or not seen.node.gpus:
+    folder = Path(services.root + nvml_file.FOLDER)
+    if services.is_here or not seen.node.gpus or not folder.is_dir():
         return seen
-    told = nvml_file.read(Path(order.nvml))
+    told = nvml_file.read(folder)
     gpus = told if isinstance(told, Unknown) else parse_gpus(told, subject)
     return msgspec.structs.replace(seen, gpus=gpus)
 

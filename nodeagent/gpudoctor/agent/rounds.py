@@ -42,7 +42,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     host_root: str | None = None
     observe: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
-    nvml: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -101,7 +100,7 @@ class Rounds:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # -P: a module in the working directory must not take the place of ours.
-        child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        child = subprocess.Popen(
             [sys.executable, "-P", "-m", "gpudoctor.agent.round"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

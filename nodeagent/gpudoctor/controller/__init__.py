@@ -22,7 +22,7 @@ RBAC, and what for (the chart grants exactly these, and a test takes each away):
 and for `--clean-up`, which runs once under its own account when all else is gone:
 
     cluster-wide
-      nodes              list, patch
+      nodes              get, list, patch
       nodes/status       patch
       diagnoses          list, delete
     in its own namespace

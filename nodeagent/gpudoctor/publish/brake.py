@@ -71,6 +71,10 @@ class Brake:
         elif known and before != BAD:
             self._turned[node] = now
 
+    def nodes(self) -> frozenset[str]:
+        """The nodes whose verdict is known here."""
+        return frozenset(self._verdicts)
+
     def gone(self, node: str) -> None:
         """Forget a node that is no longer in the cluster."""
         self._verdicts.pop(node, None)

@@ -109,6 +109,11 @@ def fresh_write(target: Target, namespace: str) -> Write:
     return _status(target, namespace, {}, names.CONTROLLER)
 
 
+def delete_write(target: Target, namespace: str) -> Write:
+    """Return the deletion of the Diagnosis of what is no more."""
+    return writes.delete(f"Diagnosis of {target}", _path(target, namespace))
+
+
 def _status(target: Target, namespace: str, fields: dict[str, Any], manager: str) -> Write:
     body = {
         "apiVersion": _API_VERSION,

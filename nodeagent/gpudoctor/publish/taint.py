@@ -15,6 +15,8 @@ from gpudoctor.publish import names
 from gpudoctor.publish.writes import JSON_PATCH, Write, patch
 
 EFFECT = "NoSchedule"
+KEY_EFFECT = f"{names.TAINT}:{EFFECT}"
+"""As kubectl writes it."""
 
 
 def is_ours(taint: dict[str, Any]) -> bool:
@@ -32,7 +34,7 @@ def put(node: str, version: str, taints: Sequence[dict[str, Any]]) -> Write | No
         if taints
         else {"op": "add", "path": "/spec/taints", "value": [ours]}
     )
-    return _patch(f"taint {names.TAINT}:{EFFECT} of Node {node}", node, version, [added])
+    return _patch(f"taint {KEY_EFFECT} of Node {node}", node, version, [added])
 
 
 def lift(node: str, version: str, taints: Sequence[dict[str, Any]]) -> Write | None:

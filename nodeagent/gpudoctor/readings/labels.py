@@ -7,20 +7,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gpudoctor import PREFIX, diagnosis
+from gpudoctor import diagnosis
 from gpudoctor.errors import InputError
 from gpudoctor.facts.kubernetes import diagnoses, fields
 from gpudoctor.facts.kubernetes.diagnoses import Book
 from gpudoctor.facts.kubernetes.fields import JsonObject
-from gpudoctor.facts.node import labels
-from gpudoctor.facts.node.value import Value
-from gpudoctor.readings import Reading, host, judge
+from gpudoctor.readings import Reading, host, host_labels, judge
 from gpudoctor.registry import Registry
 from gpudoctor.report import Report, ReportSubject, Unknown, Verdict
 from gpudoctor.sources.bundle import Bundle
 
-NOW = "labels_now"
-"""Where a report has the labels with our prefix that the Node object carries, by whole key."""
 _NEAR_NAMES = 5
 
 
@@ -50,34 +46,28 @@ def of_bundle(bundle: Bundle, node: str | None, checks: Registry) -> Report:
         raise InputError("no host is in the input: say --node NAME, or record one with `bundle`")
     reading = host.read_recorded(bundle)
     children = tuple(
-        with_node(child, nodes.get(child.subject.name or "")) for child in reading.children
+        _with_node(child, nodes.get(child.subject.name or "")) for child in reading.children
     )
     if reading.subject.kind == "Hosts":
         reading = msgspec.structs.replace(reading, children=children)
     else:
-        reading = with_node(reading, nodes.get(reading.subject.name or ""))
+        reading = _with_node(reading, nodes.get(reading.subject.name or ""))
     return judge(reading, checks)
 
 
-def with_node(reading: Reading, node: JsonObject | None) -> Reading:
-    """Return a host's reading with the labels that its Node object adds, and those it has now."""
-    if node is None or "labels" not in reading.published:
+def _with_node(reading: Reading, node: JsonObject | None) -> Reading:
+    if node is None:
         return reading
-    so_far = {
-        name: Value(told["value"], told["because"])
-        for name, told in reading.published["labels"].items()
-    }
     of_node = fields.text_map(node, "metadata", "labels")
-    found = labels.published(labels.with_node_labels(so_far, of_node))
     return msgspec.structs.replace(
-        reading, published={**reading.published, "labels": found, NOW: _ours(of_node)}
+        reading, published=host_labels.with_node(reading.published, of_node)
     )
 
 
 def of_objects(name: str, node: JsonObject, book: Book, bundle: Bundle) -> Report:
     """Return what a node's agent published: its Diagnosis, beside the labels of the Node object."""
     found = book.of_node(name)
-    now_there = _ours(fields.text_map(node, "metadata", "labels"))
+    now_there = host_labels.ours(fields.text_map(node, "metadata", "labels"))
     denied = tuple(Unknown(what, "denied") for what in bundle.scope.denied)
     if found is None:
         missing = Unknown(f"Diagnosis of Node/{name}", "no agent has published one")
@@ -86,11 +76,11 @@ def of_objects(name: str, node: JsonObject, book: Book, bundle: Bundle) -> Repor
             ReportSubject("Node", name),
             observed_at=bundle.now,
             needed_unknown=True,
-            facts={NOW: now_there},
+            facts={host_labels.NOW: now_there},
         )
     report = msgspec.structs.replace(
         found.report,
-        facts={**found.report.facts, NOW: now_there},
+        facts={**found.report.facts, host_labels.NOW: now_there},
         observed_at=bundle.now,
         unknown=(*found.report.unknown, *denied),
     )
@@ -99,10 +89,6 @@ def of_objects(name: str, node: JsonObject, book: Book, bundle: Bundle) -> Repor
         return report
     unknown = (Unknown(found.path, stale), *report.unknown)
     return msgspec.structs.replace(report, verdict=Verdict.UNKNOWN, unknown=unknown)
-
-
-def _ours(of_node: dict[str, str]) -> dict[str, str]:
-    return {key: value for key, value in of_node.items() if key.startswith(f"{PREFIX}/")}
 
 
 def _decoded(raw: msgspec.Raw) -> object:

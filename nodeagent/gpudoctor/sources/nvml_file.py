@@ -1,8 +1,8 @@
 """What the second DaemonSet wrote of NVML, in a folder of the host that it shares with the agent.
 
-`nvml` holds a line of JSON about the asking and then what `gpudoctor.sources.nvml_child` printed.
-`pause` is the agent's word that nobody may touch the driver now. Both are dated by the kernel's
-clock since boot, which containers of one machine share and nobody sets.
+The file `nvml` there holds a line of JSON about the asking and then what
+`gpudoctor.sources.nvml_child` printed. It is dated by the kernel's clock since boot, which all
+containers of a machine share and nobody sets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ WHAT = "GPUs (NVML)"
 PERIODS = 3
 """After so many periods of its writer without news a file is old."""
 
-_NVML, _PAUSE = "nvml", "pause"
+FOLDER = "/run/gpudoctor"
+"""Where it is on the host; below the host's root the agent has it only where it is to be read."""
+
+_NVML = "nvml"
 _MOST = 8 << 20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -43,12 +46,13 @@ def write(folder: Path, answer: Answer | str, period_s: float) -> None:
     Readers see the old file or the new one, never a half.
     """
     told, why = (answer, "") if isinstance(answer, Answer) else (Answer("", True), answer)
-    head = _head(period_s, in_time=told.in_time, why=why)
-    _replace(folder / _NVML, head + b"\n" + told.text.encode())
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    head = _Head(boot=_boot(), at=now, period=period_s, in_time=told.in_time, why=why)
+    _replace(folder / _NVML, msgspec.json.encode(head) + b"\n" + told.text.encode())
 
 
 def read(folder: Path) -> Answer | Unknown:
-    """Return NVML's answer; Unknown where the file is absent, old, or says that it was not asked."""
+    """Return NVML's answer; Unknown where the file is absent or old, or NVML was not asked."""
     where = folder / _NVML
     try:
         first, _, rest = _content(where).partition(b"\n")
@@ -68,34 +72,6 @@ def read(folder: Path) -> Answer | Unknown:
     if head.why:
         return Unknown(WHAT, head.why)
     return Answer(rest.decode("utf-8", "replace"), head.in_time)
-
-
-def pause(folder: Path, why: str | None, period_s: float) -> None:
-    """Ask that the driver be let alone and say why, or with None take that back.
-
-    It has to be asked again within `PERIODS` periods: an agent that died asks nothing.
-    """
-    if why is None:
-        (folder / _PAUSE).unlink(missing_ok=True)
-    else:
-        _replace(folder / _PAUSE, _head(period_s, why=why) + b"\n")
-
-
-def paused(folder: Path) -> str | None:
-    """Return why the driver is to be let alone now, None if it is not."""
-    try:
-        head = msgspec.json.decode(_content(folder / _PAUSE), type=_Head)
-    except (OSError, msgspec.MsgspecError, ValueError):
-        return None
-    age = _age(head)
-    return head.why if age is not None and age <= PERIODS * head.period else None
-
-
-def _head(period_s: float, *, in_time: bool = True, why: str = "") -> bytes:
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return msgspec.json.encode(
-        _Head(boot=_boot(), at=now, period=period_s, in_time=in_time, why=why)
-    )
 
 
 def _age(head: _Head) -> float | None:

@@ -37,6 +37,7 @@ from gpudoctor.report import (
 
 PERIODS = 3
 """A Lease not renewed for so many periods is that of an agent that no longer looks."""
+_OWNERS = ("metadata", "ownerReferences")
 E = TypeVar("E", bound=StrEnum)
 
 
@@ -44,7 +45,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     """One Diagnosis. `report` is what it says, in the form of a report of our own.
 
     `stale` is why the controller marked it, None where it did not. `not_read` counts findings
-    that this version does not understand.
+    that this version does not understand, and those for which there was no room. `uid` is that of
+    the pod.
     """
 
     namespace: str
@@ -55,6 +57,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     node_diagnosis: str | None = None
     stale: str | None = None
     not_read: int = 0
+    uid: str | None = None
 
     @property
     def node(self) -> str | None:
@@ -104,6 +107,7 @@ def read(item: Any) -> Published | None:
         node_diagnosis=form.node_diagnosis,
         stale=f"{stale.why} (since {stale.since})" if stale is not None else None,
         not_read=form.left_out + len(form.findings) - len(findings),
+        uid=next((fields.text(o, "uid") for o in fields.objects(item, *_OWNERS)), None),
     )
 
 

@@ -24,6 +24,10 @@ from gpudoctor.facts.node.versions import CudaVersion, DriverVersion, parse_driv
 _FEWER = 1000
 """Minor and patch of a driver take three digits each, or versions would not compare."""
 _MIB = 1 << 20
+UNLIMITED_MIB = (2**63 - 1) // _MIB
+"""The label of no limit: the largest limit there is. A label value cannot start with a minus, and
+with a large number `Gt` is true of what has no limit, as it should be.
+"""
 RACK_KEYS = (
     "topology.kubernetes.io/rack",
     "network.topology.nvidia.com/leaf",
@@ -287,7 +291,7 @@ def _default(found: Default, words: str) -> Value:
         return unknown(f"the containers differ; no size is that of most of the {found.seen} seen")
     of = f"{found.have} of {found.seen} containers seen {words}"
     if found.size < 0:
-        return known(-1, f"{of} any size")
+        return known(UNLIMITED_MIB, f"{of} any size")
     return known(found.size // _MIB, f"{of} {found.size / _MIB:g} MiB")
 
 

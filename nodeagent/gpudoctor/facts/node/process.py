@@ -26,6 +26,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _WHOLE_MAP = ["0", "0", "4294967295"]
 _HUGE = "/sys/kernel/mm/hugepages"
 _INITS = ("systemd", "init", "launchd")
+_READ = ("status", "limits", "uid_map", "mountinfo", "environ")
 
 
 def workload_pid(host: Host) -> str:
@@ -51,6 +52,7 @@ def in_container(host: Host) -> bool | None:
 def read_process(host: Host, pid: str) -> Process:
     """Read one process; what cannot be read stays None."""
     folder = f"/proc/{pid}"
+    host.expect(f"{folder}/{name}" for name in _READ)
     status = dict(_STATUS.findall(text(host, f"{folder}/status") or ""))
     limits = _memlock(host, pid)
     uid = status.get("Uid", "").split()

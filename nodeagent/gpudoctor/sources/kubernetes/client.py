@@ -170,17 +170,22 @@ class Client:
         max_pages: int = _ALL,
         tries: int = _ALL,
         metadata_only: bool = False,
+        keep: Callable[[msgspec.Raw], msgspec.Raw] = lambda raw: raw,
     ) -> Listing:
         """Return the objects that both selectors select; all namespaces if none is given.
 
         `tries` bounds the versions of the API that are tried where the served one is not known.
         With `metadata_only` the objects are PartialObjectMetadata: `metadata` and nothing else.
+        `keep` makes what is kept of each, page by page, where all of them are too much to hold.
         """
         accept = _METADATA.format("List") if metadata_only else ""
 
         def ask(version: str) -> Listing:
             query = {"fieldSelector": fields, "labelSelector": labels, "limit": str(PAGE)}
-            return self._list(kind, version, namespace, query, max_pages, accept)
+            path = _path(kind, version, namespace)
+            request = _Request("GET", path, query, accept=accept)
+            allowed = permission("list", kind, namespace)
+            return self._list(kind, version, request, allowed, max_pages, keep)
 
         return self._in_served_version(kind, ask, tries)
 
@@ -293,21 +298,19 @@ class Client:
         self,
         kind: Kind,
         version: str,
-        namespace: str | None,
-        query: dict[str, str],
+        request: _Request,
+        allowed: str,
         max_pages: int,
-        accept: str,
+        keep: Callable[[msgspec.Raw], msgspec.Raw],
     ) -> Listing:
-        request = _Request("GET", _path(kind, version, namespace), query, accept=accept)
-        allowed = permission("list", kind, namespace)
         try:
-            return self._pages(kind, version, request, allowed, max_pages)
+            return self._pages(kind, version, request, allowed, max_pages, keep)
         except RefusedError as error:
             if error.status != _GONE:
                 raise
         # The list took longer than the server keeps its snapshot: once more, in one piece.
-        request = msgspec.structs.replace(request, query={**query, "limit": ""})
-        return self._pages(kind, version, request, allowed, max_pages)
+        request = msgspec.structs.replace(request, query={**request.query, "limit": ""})
+        return self._pages(kind, version, request, allowed, max_pages, keep)
 
     def _pages(
         self,
@@ -316,6 +319,7 @@ class Client:
         request: _Request,
         allowed: str,
         max_pages: int,
+        keep: Callable[[msgspec.Raw], msgspec.Raw],
     ) -> Listing:
         objects: list[msgspec.Raw] = []
         token = list_version = ""
@@ -331,7 +335,8 @@ class Client:
             if not page.kind.endswith("List"):
                 raise GarbledError(f"{self.server}: {allowed}: answered {page.kind or 'no kind'}")
             api_version = kind.api_version(version)
-            objects += (_typed(item, api_version, kind.name) for item in page.items or ())
+            items = page.items or ()
+            objects += (keep(_typed(item, api_version, kind.name)) for item in items)
             meta = page.metadata or _ListMeta()
             last, token, list_version = token, meta.token, meta.version
             if token and token == last:

@@ -33,18 +33,18 @@ _AGAIN = frozenset({429, 500, 502, 503, 504})
 _MODIFIED = ("ADDED", "MODIFIED")
 
 
-class _Meta(msgspec.Struct, rename="camel"):
+class _Meta(msgspec.Struct, rename="camel", frozen=True):
     uid: str = ""
     resource_version: str = ""
 
 
-class _Object(msgspec.Struct):
+class _Object(msgspec.Struct, frozen=True):
     metadata: _Meta = _Meta()
     code: int = 0
     message: str = ""
 
 
-class _Change(msgspec.Struct):
+class _Change(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
 
@@ -56,8 +56,8 @@ class Picture:
     """The objects of a kind that a field selector selects, kept by a thread in `run`.
 
     With `metadata_only` they are PartialObjectMetadata. `keep` makes what is kept of an object, as
-    to save memory. `changed` is called after a change, in that thread. `most_delay_s` bounds the
-    wait between two tries.
+    to save memory: its `metadata.uid` at least. `changed` is called after a change, in that
+    thread. `most_delay_s` bounds the wait between two tries.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class Picture:
 
     def _list(self) -> None:
         listing = self._client.list(
-            self._kind, fields=self._fields, metadata_only=self._metadata_only
+            self._kind, fields=self._fields, metadata_only=self._metadata_only, keep=self._keep
         )
-        objects = {self._of(raw).metadata.uid: self._keep(raw) for raw in listing.objects}
+        objects = {self._of(kept).metadata.uid: kept for kept in listing.objects}
         with self._lock:
             self._objects = objects
             self._version = listing.version
