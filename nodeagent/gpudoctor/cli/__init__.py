@@ -24,6 +24,7 @@ _COMMANDS = {
     "topo": "draw which NIC, NUMA node and CPUs serve which GPU",
     "preflight": "say whether this container has what its job needs, before the job starts",
     "agent": "look at a node each period and publish what stays true (the DaemonSet)",
+    "controller": "take back what silent agents published, and hold the brake (one a cluster)",
     "bundle": "record this host and the cluster for a later diagnosis, redacted",
     "runbook": "list the findings, or read one's runbook",
 }

@@ -33,12 +33,12 @@ _AGAIN = frozenset({429, 500, 502, 503, 504})
 _MODIFIED = ("ADDED", "MODIFIED")
 
 
-class _Meta(msgspec.Struct, rename="camel"):
+class _Meta(msgspec.Struct, rename="camel", frozen=True):
     uid: str = ""
     resource_version: str = ""
 
 
-class _Object(msgspec.Struct):
+class _Object(msgspec.Struct, frozen=True):
     metadata: _Meta = _Meta()
     code: int = 0
     message: str = ""
