@@ -63,9 +63,7 @@ def template(*options: str, kubernetes: str = "1.37") -> list[JSON]:
 
 def only(objects: list[JSON], kind: str, name: str) -> JSON:
     """The one object of that kind and name."""
-    [found] = [
-        one for one in objects if one["kind"] == kind and one["metadata"]["name"] == name
-    ]
+    [found] = [one for one in objects if one["kind"] == kind and one["metadata"]["name"] == name]
     return found
 
 

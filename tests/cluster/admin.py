@@ -42,6 +42,7 @@ _NAMESPACED = {
 _CLUSTER_WIDE = {
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
+    "CustomResourceDefinition": "customresourcedefinitions",
     "DeviceClass": "deviceclasses",
     "DeviceTaintRule": "devicetaintrules",
     "Namespace": "namespaces",

@@ -49,21 +49,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...] = ()
 
 
-class _PodMeta(msgspec.Struct):
+class _PodMeta(msgspec.Struct, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
 
 
-class _Pod(msgspec.Struct):
+class _Pod(msgspec.Struct, frozen=True):
     metadata: _PodMeta = _PodMeta()
 
 
-class _Annotations(msgspec.Struct):
+class _Annotations(msgspec.Struct, frozen=True):
     annotations: dict[str, str] | None = None
 
 
-class _Lease(msgspec.Struct):
+class _Lease(msgspec.Struct, frozen=True):
     metadata: _Annotations = _Annotations()
 
 

@@ -9,22 +9,22 @@ import msgspec
 from gpudoctor.publish import names
 
 
-class _Managed(msgspec.Struct, rename={"fields": "fieldsV1"}):
+class _Managed(msgspec.Struct, rename={"fields": "fieldsV1"}, frozen=True):
     manager: str = ""
     subresource: str = ""
     fields: dict[str, Any] | None = None
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class _Metadata(msgspec.Struct, rename="camel", frozen=True):
     labels: dict[str, str] | None = None
     managed_fields: tuple[_Managed, ...] | None = None
 
 
-class _Status(msgspec.Struct):
+class _Status(msgspec.Struct, frozen=True):
     conditions: tuple[dict[str, Any], ...] | None = None
 
 
-class _Node(msgspec.Struct):
+class _Node(msgspec.Struct, frozen=True):
     metadata: _Metadata = _Metadata()
     status: _Status | None = None
 

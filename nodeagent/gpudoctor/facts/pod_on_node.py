@@ -14,6 +14,7 @@ from gpudoctor.facts.kubernetes.health import State
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.node.model import Hca, NodeFacts, PciDevice, Port, WorkloadFacts
+from gpudoctor.facts.node.rails import rails
 from gpudoctor.report import Subject
 
 _SOCKET = ("Socket", "mixed")
@@ -65,7 +66,7 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uses_rdma(self) -> bool:
-        """Whether it asks for RDMA devices, or speaks NCCL between hosts with some at hand.
+        """Whether it asks for RDMA devices, or speaks NCCL between hosts on a machine with some.
 
         A privileged container has every device of the machine, whether it wants them or not.
         """
@@ -73,7 +74,7 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
         if any(resources.is_rdma(name) for name in pod.requests):
             return True
         if self.log is not None and self.log.multi_node:
-            return self.adapters is None or bool(self.adapters)
+            return bool(self.adapters or rails(self.machine))
         privileged = any(container.privileged for container in pod.containers)
         return bool(self.adapters) and not privileged
 

@@ -29,7 +29,8 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 def of(report: Report, *, note: str = "") -> Condition:
-    """Return the condition of a node by its report. `note` goes before the rest of the message."""
+    """Return the condition of a node by its report. `note` is a sentence to go before
+    the rest of the message."""
     status = _STATUS.get(report.verdict, "Unknown")
     if report.root_ids and status != "Unknown":
         reason, told = camel(report.roots[0]), _cause(report)

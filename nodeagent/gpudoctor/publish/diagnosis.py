@@ -16,6 +16,7 @@ from gpudoctor.publish.status import (
     EvidenceForm,
     FindingForm,
     FixesForm,
+    LabelForm,
     StaleForm,
     Status,
     SubjectForm,
@@ -23,7 +24,7 @@ from gpudoctor.publish.status import (
 )
 from gpudoctor.publish.targets import Target
 from gpudoctor.publish.writes import Write
-from gpudoctor.report import Evidence, Finding, Report
+from gpudoctor.report import Evidence, Finding, Report, Subject
 
 MOST_BYTES = 64 << 10
 """What a Diagnosis may take; its status gets less, since metadata and its owners come on top."""
@@ -45,18 +46,21 @@ def of(report: Report, *, period_seconds: int, node_diagnosis: str | None = None
     findings = tuple(map(_finding, report.findings[:_MOST_FINDINGS]))
     root = report.finding(report.root_ids[0]) if report.root_ids else None
     told = condition.of(report)
+    about = report.subject
     status = Status(
+        subject=SubjectForm(kind=about.kind, namespace=about.namespace, name=about.name or ""),
         verdict=report.verdict.value,
         root=root.name if root else None,
         code=root.code if root else None,
         message=told.message,
-        node=report.subject.name if report.subject.kind == "Node" else report.subject.node,
+        node=about.name if about.kind == "Node" else about.node,
         observed_at=report.observed_at,
         period_seconds=period_seconds,
         version=report.tool.version,
         node_diagnosis=node_diagnosis,
         labels=_labels(report),
         roots=tuple(cut(name, _ID) for name in report.roots[:_MOST_LINKS]),
+        root_ids=tuple(cut(key, _ID) for key in report.root_ids[:_MOST_LINKS]),
         findings=findings,
         left_out=len(report.findings) - len(findings),
         unknown=tuple(
@@ -127,22 +131,27 @@ def _path(target: Target, namespace: str) -> str:
     return f"{collection}/{quote(target.diagnosis, safe='')}"
 
 
-def _labels(report: Report) -> dict[str, str]:
+def _labels(report: Report) -> tuple[LabelForm, ...]:
     """The labels of a node, by which its like are compared; a pod has none of them."""
     if report.subject.kind != "Node":
-        return {}
-    return dict(list(labels.desired(report).items())[:_MOST_LABELS])
+        return ()
+    return tuple(
+        LabelForm(name=label.name, value=label.value, because=cut(label.because, _VALUE))
+        for label in labels.of(report)[:_MOST_LABELS]
+    )
 
 
 def _within(status: Status) -> Status:
-    """Leave out the last findings, which are the least severe, until the rest fits."""
-    findings = list(status.findings)
-    while len(msgspec.json.encode(status)) > _STATUS_BYTES and findings:
-        findings.pop()
-        status = msgspec.structs.replace(
-            status, findings=tuple(findings), left_out=status.left_out + 1
-        )
-    return status
+    """Leave out the last findings, which are the least severe, where not all fit."""
+    room = _STATUS_BYTES - len(msgspec.json.encode(msgspec.structs.replace(status, findings=())))
+    kept = []
+    for finding in status.findings:
+        room -= len(msgspec.json.encode(finding)) + 1
+        if room < 0:
+            break
+        kept.append(finding)
+    left_out = status.left_out + len(status.findings) - len(kept)
+    return msgspec.structs.replace(status, findings=tuple(kept), left_out=left_out)
 
 
 def _finding(finding: Finding) -> FindingForm:
@@ -155,12 +164,7 @@ def _finding(finding: Finding) -> FindingForm:
         certainty=finding.certainty.value,
         blame=finding.blame.value,
         audience=finding.audience.value,
-        subject=SubjectForm(
-            kind=finding.subject.kind,
-            namespace=finding.subject.namespace,
-            name=finding.subject.name,
-            device=finding.subject.device,
-        ),
+        subject=_subject(finding.subject),
         title=cut(finding.title, _TITLE),
         detail=cut(finding.detail, _TEXT),
         evidence=tuple(map(_evidence, finding.evidence[:_MOST_EVIDENCE])),
@@ -176,13 +180,23 @@ def _finding(finding: Finding) -> FindingForm:
     )
 
 
-def _evidence(evidence: Evidence) -> EvidenceForm:
-    def short(text: str | None) -> str | None:
-        return None if text is None else cut(text, _VALUE)
+def _subject(subject: Subject) -> SubjectForm:
+    return SubjectForm(
+        kind=cut(subject.kind, _VALUE),
+        namespace=_short(subject.namespace),
+        name=cut(subject.name, _VALUE),
+        device=_short(subject.device),
+    )
 
+
+def _evidence(evidence: Evidence) -> EvidenceForm:
     return EvidenceForm(
         object=cut(evidence.object, _VALUE),
-        path=short(evidence.path),
-        value=short(evidence.value),
-        note=short(evidence.note),
+        path=_short(evidence.path),
+        value=_short(evidence.value),
+        note=_short(evidence.note),
     )
+
+
+def _short(text: str | None) -> str | None:
+    return None if text is None else cut(text, _VALUE)

@@ -84,7 +84,7 @@ def _changes(before: Report | None, after: Report) -> Iterator[_Change]:
 def _write(change: _Change, series: Series, key: str, target: Target, node: str, now: str) -> Write:
     finding = change.finding
     namespace = target.namespace or _NODE_EVENTS
-    end = hashlib.sha256(f"{key}#{series.first}".encode()).hexdigest()[:16]
+    end = hashlib.sha256(f"{key}#{series.first}".encode("utf-8", "replace")).hexdigest()[:16]
     name = f"{target.name[:_WORST_NAME].rstrip('.-')}.{end}"
     involved: dict[str, Any] = {"kind": target.kind, "name": target.name, "apiVersion": "v1"}
     if target.namespace is not None:

@@ -31,7 +31,8 @@ POOLS = "gpudoctor-pools"
 
 NODE_CONDITION = f"{PREFIX}/Healthy"
 """Type of the node condition: True is well, False has the root cause, Unknown says what is not."""
-
+AGENT_SILENT = "AgentSilent"
+"""Reason of the condition (Unknown) of a node whose agent no longer renews its Lease."""
 
 BRAKE = f"{PREFIX}/brake"
 """Annotation of the leader's Lease: while it is there, no verdict turns bad."""

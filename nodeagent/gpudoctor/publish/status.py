@@ -6,7 +6,10 @@ that an object of another version is still read as far as it goes.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -59,6 +62,14 @@ class FindingForm(Form, frozen=True):
     fixes: FixesForm = FixesForm()
 
 
+class LabelForm(Form, frozen=True):
+    """A node label: its value with the fact behind it; without one, why there is none."""
+
+    name: str = ""
+    value: str | None = None
+    because: str = ""
+
+
 class UnknownForm(Form, frozen=True):
     """A fact that was needed and could not be read."""
 
@@ -74,25 +85,43 @@ class StaleForm(Form, frozen=True):
 
 
 class Status(Form, frozen=True):
-    """The whole status.
-
-    `observed_at` is when this was first seen so: it is written only when something changes, and
-    the agent's Lease says whether it still looks, each `period_seconds`. `left_out` counts the
-    findings for which there was no room.
+    """What gpudoctor's agent found. Written only when something changes: whether it still looks
+    says its Lease, which it renews each period.
     """
 
-    verdict: str = ""
-    root: str | None = None
-    code: str | None = None
-    message: str = ""
-    node: str | None = None
-    observed_at: str | None = None
-    period_seconds: int = 60
-    version: str = ""
-    node_diagnosis: str | None = None
-    labels: dict[str, str] = {}
-    roots: tuple[str, ...] = ()
-    findings: tuple[FindingForm, ...] = ()
-    left_out: int = 0
-    unknown: tuple[UnknownForm, ...] = ()
-    stale: StaleForm | None = None
+    subject: Annotated[SubjectForm, Meta(description="the node or pod that it is about")] = (
+        SubjectForm()
+    )
+    verdict: Annotated[str, Meta(description="healthy, starting, warning, failing or unknown")] = ""
+    root: Annotated[str | None, Meta(description="the name of the worst root cause")] = None
+    code: Annotated[str | None, Meta(description="its code: gpudoctor runbook CODE")] = None
+    message: Annotated[str, Meta(description="the verdict in one sentence")] = ""
+    node: Annotated[str | None, Meta(description="the node that it was seen on")] = None
+    observed_at: Annotated[
+        str | None, Meta(description="when it was first seen so; it may have been so since")
+    ] = None
+    period_seconds: Annotated[int, Meta(description="how often the agent looks")] = 60
+    version: Annotated[str, Meta(description="of gpudoctor")] = ""
+    node_diagnosis: Annotated[
+        str | None, Meta(description="NAMESPACE/NAME of the Diagnosis of the pod's node")
+    ] = None
+    labels: Annotated[
+        tuple[LabelForm, ...], Meta(description="the labels of the node, and why it has them")
+    ] = ()
+    roots: Annotated[
+        tuple[str, ...], Meta(description="the names of all root causes, worst first")
+    ] = ()
+    root_ids: Annotated[
+        tuple[str, ...], Meta(description="the ids of the findings that these are")
+    ] = ()
+    findings: Annotated[
+        tuple[FindingForm, ...],
+        Meta(description="everything found, worst first, with evidence and what to do"),
+    ] = ()
+    left_out: Annotated[int, Meta(description="findings for which there was no room")] = 0
+    unknown: Annotated[
+        tuple[UnknownForm, ...], Meta(description="facts that could not be read, and why")
+    ] = ()
+    stale: Annotated[
+        StaleForm | None, Meta(description="set once the agent no longer renews its Lease")
+    ] = None

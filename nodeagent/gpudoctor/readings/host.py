@@ -16,17 +16,16 @@ from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.kernel_log import KernelLog
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.facts.node.process import in_container
-from gpudoctor.readings import Reading, host_facts
-from gpudoctor.readings.host_facts import KERNEL_LOG, HostFacts, Services
+from gpudoctor.readings import Reading, host_facts, host_labels
+from gpudoctor.readings.host_facts import BOOT_ID, KERNEL_LOG, HostFacts, Services
 from gpudoctor.report import ReportSubject, Subject, Unknown
 from gpudoctor.sources.bundle import Bundle, HostRecording
-from gpudoctor.sources.host import Host
+from gpudoctor.sources.host import Host, text
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
 
 LOCAL = "local"
-HOSTNAME = "/proc/sys/kernel/hostname"
 MEMLOCK = "memlock limit"
 _SHOWN = 5
 _OF_A_PROCESS = re.compile(r"^/proc/(?!1/)[0-9]+/")
@@ -63,22 +62,28 @@ def _seen(subject: Subject, recording: HostRecording, bundle: Bundle) -> HostFac
     return host_facts.read(Recorder(RecordedHost(recording.tree, roots)), subject, later)
 
 
-def facts_of_node(bundle: Bundle, node: str) -> HostFacts | None:
+def facts_of_node(bundle: Bundle, node: str, boot_id: str) -> HostFacts | None:
     """Return what a bundle has of a node's machine, None if it is not among its hosts.
 
-    A host that was recorded without a name is the node if its own host name says so, and if it
-    is the machine and not a container on it.
+    A host that was recorded without a name is the node whose Node object tells the boot that it
+    was recorded in, if what was recorded is the machine and not a container on it.
     """
     recording = bundle.hosts.get(node)
     if recording is None:
-        local = bundle.hosts.get(LOCAL)
-        named = (local.tree.get(HOSTNAME) if local else None) or ""
-        if local is None or not isinstance(named, str) or named.strip() != node:
-            return None
-        recording = local
-        if in_container(RecordedHost(recording.tree, bundle.scope.roots)) is not False:
+        recording = bundle.hosts.get(LOCAL)
+        if recording is None or not is_node(
+            RecordedHost(recording.tree, bundle.scope.roots), boot_id
+        ):
             return None
     return _seen(Subject("Node", node), recording, bundle)
+
+
+def is_node(host: Host, boot_id: str) -> bool:
+    """Whether a tree is that of the whole machine that booted with this id.
+
+    A container on it runs on the same boot, and shows what it was given instead of what is there.
+    """
+    return bool(boot_id) and text(host, BOOT_ID) == boot_id and in_container(host) is False
 
 
 def read_live(host_root: str | None = None) -> Reading:
@@ -134,6 +139,7 @@ def parts(seen: HostFacts) -> tuple[object, ...]:
 def published(seen: HostFacts) -> dict[str, Any]:
     """Return what a report says of a host under `facts`."""
     told: dict[str, Any] = {"host": published_facts(seen.node)}
+    told["labels"] = host_labels.published(seen)
     if seen.node.topology is not None:
         told["topology"] = seen.node.topology.published()
     if isinstance(seen.kernel_log, KernelLog):

@@ -12,12 +12,20 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gpudoctor.facts.node import allotments, containers, machine
+from gpudoctor.facts.node import (
+    allotments,
+    container_defaults,
+    containers,
+    kubelet_policy,
+    machine,
+)
 from gpudoctor.facts.node.allotments import Allotment, Names
+from gpudoctor.facts.node.container_defaults import ContainerDefaults
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_reader import parse_gpus
 from gpudoctor.facts.node.kernel_log import KernelLog
+from gpudoctor.facts.node.kubelet_policy import KubeletPolicy
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.report import Subject, Unknown
 from gpudoctor.sources import pod_resources
@@ -31,6 +39,8 @@ _NVML, _NVML_LATE = "nvml", "nvml, killed"
 _NVML_DEADLINE_S = 5.0
 _KUBELET = "pod-resources"
 _KUBELET_DEADLINE_S = 5.0
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_MODULE = "/proc/driver/nvidia/version"
 _BOOT = re.compile(r"^btime (\d+)$", re.MULTILINE)
 
 
@@ -50,7 +60,8 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     GPUs or RDMA; `gpus` is what NVML says, `given_out` what the kubelet gave to containers, each
     None where nobody asked. `ties` are the containers' names by id, None if they were not seen.
     `gpus_given` has the addresses that an allotment means, None where that cannot be told, and
-    `uuids` the address of each GPU by its UUID in lower case. `booted` is when it started.
+    `uuids` the address of each GPU by its UUID in lower case. `booted` is when it started,
+    `module` what the loaded kernel module says of its version.
     """
 
     node: NodeFacts
@@ -62,6 +73,9 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     ties: dict[str, Names] | None = None
     kernel_log: KernelLog | Unknown | None = None
     booted: datetime | None = None
+    module: str | None = None
+    policy: KubeletPolicy | str = "not read"
+    defaults: ContainerDefaults | None = None
 
 
 def read(
@@ -77,6 +91,7 @@ def read(
     without them a recording answers in their place.
     """
     facts = machine.read(recorder, subject, later)
+    recorder.read_bytes(BOOT_ID)  # by which a recording is known to be of a node
     given_out = _given_out(recorder, services)
     told = given_out if isinstance(given_out, tuple) else ()
     found = containers.find(recorder, told)
@@ -97,6 +112,9 @@ def read(
         ties=allotments.names_by_id(recorder) if told else None,
         kernel_log=kernel_log,
         booted=_booted(recorder) if isinstance(kernel_log, KernelLog) else None,
+        module=(text(recorder, _MODULE) or "").partition("\n")[0] or None,
+        policy=kubelet_policy.read_policy(recorder),
+        defaults=container_defaults.read(recorder, found),
     )
 
 

@@ -19,27 +19,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
 from gpudoctor.facts.kubernetes import fields, health, resources
 from gpudoctor.facts.kubernetes.health import PodHealth
+from gpudoctor.facts.kubernetes.pod_cuda import SeenCuda
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
+from gpudoctor.facts.node import image_cuda, rails
 from gpudoctor.facts.node.containers import Container
+from gpudoctor.facts.node.gpu import NodeGpus
+from gpudoctor.facts.node.gpu_offer import either, offer_of_gpus, offer_of_module
 from gpudoctor.facts.node.kernel_log import GpuEvent, KernelLog
 from gpudoctor.facts.node.model import Hca, NodeFacts, WorkloadFacts
 from gpudoctor.facts.pod_on_node import PodOnNode
-from gpudoctor.readings import Reading, host, host_facts, kubernetes
+from gpudoctor.readings import Reading, host, host_facts, host_labels, kubernetes
 from gpudoctor.readings.host_facts import HostFacts, Services
 from gpudoctor.readings.kubernetes import Input
 from gpudoctor.readings.stake import Stake
-from gpudoctor.report import ReportSubject, Subject, Unknown
+from gpudoctor.report import Evidence, ReportSubject, Subject, Unknown
 from gpudoctor.sources.bundle import Bundle
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
 from gpudoctor_checks.network import selected
 
+_MODULE = "/proc/driver/nvidia/version"
 _WHOLE_GPUS = "nvidia.com/gpu"
 _SLACK = timedelta(minutes=5)
 """How far the kernel's clock and the cluster's may differ."""
@@ -47,15 +53,34 @@ _SLACK = timedelta(minutes=5)
 
 def read_node_here(objects: Bundle, node: str, host_root: str | None = None) -> Reading:
     """Read this machine as the node of that name, with its objects and the GPU pods on it."""
-    seen = see_node(node, host_root)
-    return read_node(Input(objects, {node: seen}), node)
+    source = Input(objects)
+    with _here(host_root) as live:
+        source.saw(node, _look(live, node, host_root))
+    return read_node(source, node)
 
 
-def see_node(node: str, host_root: str | None = None) -> HostFacts:
-    """Look at this machine, or the one mounted at `host_root`, as the node of that name."""
-    with LiveHost(host_root, programs=host.PROGRAMS) as live:
-        subject = Subject("Node", node)
-        return host_facts.read(Recorder(live), subject, services=Services(host_root or ""))
+def look_around(source: Input, host_root: str | None = None) -> None:
+    """Look at the machine that we run on, if a Node object of the input is its own.
+
+    A node is known by the boot id that its kubelet reports: names are given twice, a boot is not.
+    Inside a container nothing is looked at: it shows what it was given, not what the node has.
+    """
+    nodes = [node for node in source.cluster.nodes.values() if node.boot_id]
+    if not nodes:
+        return
+    with _here(host_root) as live:
+        for node in nodes:
+            if host.is_node(live, node.boot_id):
+                source.saw(node.name, _look(live, node.name, host_root))
+
+
+def _here(host_root: str | None) -> LiveHost:
+    return LiveHost(host_root, programs=host.PROGRAMS)
+
+
+def _look(live: LiveHost, node: str, host_root: str | None) -> HostFacts:
+    services = Services(host_root or "")
+    return host_facts.read(Recorder(live), Subject("Node", node), services=services)
 
 
 # -- a node ------------------------------------------------------------------------------------
@@ -82,10 +107,15 @@ def read_node(source: Input, name: str) -> Reading:
         own,
         facts=(*own.facts, *bare.facts),
         children=tuple(children),
-        published=bare.published,
+        published=_with_node_labels(source, name, bare.published),
         unknown=(*own.unknown, *needed, *host.aside(seen)),
         needed_unknown=own.needed_unknown or bool(needed),
     )
+
+
+def _with_node_labels(source: Input, name: str, published: dict[str, Any]) -> dict[str, Any]:
+    node = source.cluster.nodes.get(name)
+    return published if node is None else host_labels.with_node(published, node.meta.labels)
 
 
 def _machine(seen: HostFacts) -> NodeFacts:
@@ -129,11 +159,23 @@ def with_host(
         on_node.machine.topology,
         kernel_log,
     )
+    stake = Stake(on_node)
     return msgspec.structs.replace(
         reading,
+        facts=tuple(_with_rails(fact, on_node) for fact in reading.facts),
         around=tuple(fact for fact in around if fact is not None),
-        concern=Stake(on_node).concern,
+        concern=stake.concern,
+        kept=stake.kept,
         published=reading.published | _published(seen, on_node),
+    )
+
+
+def _with_rails(fact: object, pod: PodOnNode) -> object:
+    """Let NCCL's log know of the machine's adapters: then TCP was not meant to be used."""
+    if not isinstance(fact, NcclLog):
+        return fact
+    return msgspec.structs.replace(
+        fact, rdma_expected_by=(*fact.rdma_expected_by, *rails.told(pod.machine))
     )
 
 
@@ -228,6 +270,29 @@ def _usable(workload: WorkloadFacts) -> Iterator[Hca]:
     for hca in workload.hcas or ():
         if hca.uverbs in nodes and selected(hca, None, environment.get("NCCL_IB_HCA")) is not False:
             yield hca
+
+
+def seen_cuda(found: PodSituation, seen: HostFacts) -> SeenCuda:
+    """Return the machine's side of the compatibility rules, and the CUDA of the pod's image."""
+    offer = offer_of_module(seen.module or "")
+    where = Evidence(f"{seen.node.subject.name}:{_MODULE}", None, seen.module)
+    evidence = (where,) if offer.driver else ()
+    if isinstance(seen.gpus, NodeGpus):
+        offer = either(offer_of_gpus(seen.gpus), offer)
+        if not evidence and offer.driver:
+            evidence = (Evidence(f"{seen.node.subject.name}:NVML", "driver", str(offer.driver)),)
+    images = (
+        image_cuda.read(container.pid, container.libraries, workload.process.environment)
+        for container, workload in _containers(found, seen)
+        if workload is not None and workload.process is not None
+    )
+    image = next((image for image in images if image is not None), None)
+    if image is not None:
+        place = f"{seen.node.subject.name}:{image.evidence.object}"
+        image = msgspec.structs.replace(
+            image, evidence=msgspec.structs.replace(image.evidence, object=place)
+        )
+    return SeenCuda(offer=offer, driver=evidence, image=image)
 
 
 # -- the kernel log within the pod's time ------------------------------------------------------

@@ -16,7 +16,7 @@ import msgspec
 
 from gpudoctor.catalogue import Entry
 from gpudoctor.checking import Draft
-from gpudoctor.facts.node.model import PciDevice
+from gpudoctor.facts.node.model import UNLIMITED, PciDevice
 from gpudoctor.facts.pod_on_node import PodOnNode
 from gpudoctor.report import Certainty, Evidence, Layer, Severity
 
@@ -25,11 +25,17 @@ _OF_THE_CLUSTER = re.compile(r"^(?:log |[A-Z][A-Za-z]+/)")
 _NEEDS_GPUS = (Layer.HARDWARE, Layer.DRIVER, Layer.RUNTIME, Layer.DEVICES)
 _BETWEEN_GPUS = ("nvlink-", "gpu-odd-one-out", "gpu-p2p-", "nvswitch-")
 _NIC_NEAR_GPU = ("gpu-without-near-nic", "gpu-nic-cross-numa", "nic-shared-by-gpus")
+_LIMITS = ("memlock-too-low", "shm-too-small")
+GUESSES_OF_MEMLOCK = ("missing-ipc-lock", "memlock-limit-nonroot")
+"""What a pod's objects alone suggest, and its processes can refute."""
 _USED_UP = "are in use"
 
 
 class Stake:
-    """What of its machine's findings touches one pod; `concern` is for `diagnosis.diagnose`."""
+    """What of its machine's findings touches one pod, and which of its own the machine refutes.
+
+    `concern` and `kept` are for `diagnosis.diagnose`.
+    """
 
     def __init__(self, pod: PodOnNode) -> None:
         self._pod = pod
@@ -49,6 +55,16 @@ class Stake:
             mine = self._of_device(draft, entry, draft.subject.device)
         return None if mine is None else self._placed(mine)
 
+    def kept(self, draft: Draft, _entry: Entry) -> bool:
+        """Whether a finding of the pod's objects holds beside what its processes really have."""
+        if draft.name not in GUESSES_OF_MEMLOCK or draft.subject != self._pod.subject:
+            return True
+        processes = [container.process for container in self._pod.containers]
+        limits = [process for process in processes if process and process.memlock_soft is not None]
+        return not limits or not all(
+            process.memlock_soft == UNLIMITED or process.ipc_lock for process in limits
+        )
+
     def _placed(self, draft: Draft) -> Draft:
         """Tie a finding to the pod, and say on which machine its evidence was read."""
         return msgspec.structs.replace(
@@ -65,7 +81,7 @@ class Stake:
 
     def _of_container(self, draft: Draft, entry: Entry) -> Draft | None:
         """A limit is a fault where it does harm: a pod that is well lives with it."""
-        if entry.layer is Layer.WORKLOAD and self._lives_with(draft):
+        if draft.name in _LIMITS and self._lives_with(draft):
             return _at_most(draft, entry, Severity.INFO)
         if entry.layer is Layer.NETWORK and not self._pod.uses_rdma:
             return None

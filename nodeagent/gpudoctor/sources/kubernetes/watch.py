@@ -44,7 +44,7 @@ class _Object(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Change(msgspec.Struct):
+class _Change(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
 
