@@ -25,6 +25,7 @@ _COMMANDS = {
     "preflight": "say whether this container has what its job needs, before the job starts",
     "labels": "show which labels a node has or would get, and the fact behind each",
     "agent": "look at a node each period and publish what stays true (the DaemonSet)",
+    "controller": "take back what silent agents published, and hold the brake (one a cluster)",
     "bundle": "record this host and the cluster for a later diagnosis, redacted",
     "runbook": "list the findings, or read one's runbook",
 }
