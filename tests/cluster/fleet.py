@@ -41,6 +41,7 @@ class Simulated:
         self.labels = dict(LABELS)
         self.rounds = 0
         self.told: list[str] = []
+        self.bundle = b""
         self._settings = Settings(
             node=node,
             namespace=namespace,
@@ -82,7 +83,8 @@ class _Child:
     def __init__(self, of: Simulated) -> None:
         self._of = of
 
-    def ask(self, _bundle: bytes) -> Report:
+    def ask(self, bundle: bytes) -> Report:
+        self._of.bundle = bundle
         return self._of.report()
 
     def close(self) -> None:
