@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 
 from gpudoctor import readings
-from gpudoctor.readings import joined, kubernetes
-from gpudoctor.report import Report, Severity, Verdict
+from gpudoctor.readings import host, host_facts, joined, kubernetes
+from gpudoctor.readings.host_facts import Services
+from gpudoctor.report import Report, Severity, Subject, Verdict
 from gpudoctor.sources.bundle import Bundle
+from gpudoctor.sources.host.live import LiveHost
+from gpudoctor.sources.host.recorder import Recorder
 from tests import cases_joined
 from tests.machines import on_disk
 
@@ -82,7 +85,11 @@ def test_the_agents_round_reads_its_machine_live(tmp_path: Path) -> None:
         (tmp_path / "proc/4242/root/dev" / name).touch()
     (tmp_path / "proc/4242/root/dev/infiniband/uverbs0").touch()
     objects = Bundle(objects=recorded.objects, logs=recorded.logs, scope=recorded.scope)
-    reading = joined.read_node_here(objects, "gpu-1", str(tmp_path))
+    with LiveHost(str(tmp_path), programs=host.PROGRAMS) as live:
+        seen = host_facts.read(
+            Recorder(live), Subject("Node", "gpu-1"), services=Services(str(tmp_path))
+        )
+    reading = joined.read_node(kubernetes.Input(objects, {"gpu-1": seen}), "gpu-1")
     report = readings.judge(reading, cases_joined.checks())
     assert report.subject.name == "gpu-1"
     (pod,) = [child for child in report.children if child.subject.name == "w-0"]

@@ -5,14 +5,13 @@ what is really there: only together do they tell why. Wherever the input has the
 node (`hosts` of a bundle, or the machine that we run on), the pod is judged with it; what of the
 machine is the pod's affair is for `stake` to say.
 
-For the agent's round, which has its node's objects and the live machine:
+For the agent's round, which has its node's objects and has looked at the machine itself:
 
-    read_node_here(objects: Bundle, node: str, host_root: str | None = None) -> Reading
+    read_node(Input(objects, {node: seen}), node) -> Reading
 
 returns the node's reading, its Node object and its host in one, with the GPU pods on it, each read
 together with the host, as `children`; `readings.judge` makes the report of it. It raises nothing
 for what is missing: without the Node object the host alone is judged, with that as an unknown.
-`read_node(source, name)` does the same for what an `Input` holds.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ from gpudoctor.readings.host_facts import HostFacts, Services
 from gpudoctor.readings.kubernetes import Input
 from gpudoctor.readings.stake import Stake
 from gpudoctor.report import ReportSubject, Subject, Unknown
-from gpudoctor.sources.bundle import Bundle
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
 
@@ -56,14 +54,6 @@ _GPU_TROUBLE = frozenset(
 )  # fmt: skip
 
 
-def read_node_here(objects: Bundle, node: str, host_root: str | None = None) -> Reading:
-    """Read this machine as the node of that name, with its objects and the GPU pods on it."""
-    source = Input(objects)
-    with _here(host_root) as live:
-        source.saw(node, _look(live, node, host_root))
-    return read_node(source, node)
-
-
 def look_around(source: Input, host_root: str | None = None) -> None:
     """Look at the machine that we run on, if a Node object of the input is its own.
 
@@ -73,19 +63,13 @@ def look_around(source: Input, host_root: str | None = None) -> None:
     nodes = [node for node in source.cluster.nodes.values() if node.boot_id]
     if not nodes:
         return
-    with _here(host_root) as live:
+    services = Services(host_root or "")
+    with LiveHost(host_root, programs=host.PROGRAMS) as live:
         for node in nodes:
             if host.is_node(live, node.boot_id):
-                source.saw(node.name, _look(live, node.name, host_root))
-
-
-def _here(host_root: str | None) -> LiveHost:
-    return LiveHost(host_root, programs=host.PROGRAMS)
-
-
-def _look(live: LiveHost, node: str, host_root: str | None) -> HostFacts:
-    services = Services(host_root or "")
-    return host_facts.read(Recorder(live), Subject("Node", node), services=services)
+                subject = Subject("Node", node.name)
+                seen = host_facts.read(Recorder(live), subject, services=services)
+                source.saw(node.name, seen)
 
 
 # -- a node ------------------------------------------------------------------------------------
