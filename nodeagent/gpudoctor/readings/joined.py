@@ -23,7 +23,7 @@ import msgspec
 
 from gpudoctor.facts import gpu_counts
 from gpudoctor.facts.gpu_counts import GpuCounts
-from gpudoctor.facts.kubernetes import health
+from gpudoctor.facts.kubernetes import health, resources
 from gpudoctor.facts.kubernetes.health import PodHealth
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
@@ -85,7 +85,7 @@ def read_node(source: Input, name: str) -> Reading:
     machine = on_node.machine(seen)
     bare = host.reading(msgspec.structs.replace(seen, node=machine), source.observed_at)
     own = _node_object(source, name)
-    needed = tuple(needed for needed in host.needs(seen) if needed.what != host.MEMLOCK)
+    needed = tuple(_needed(source, name, seen))
     children = [kubernetes.read_pod(source, entry) for entry in asking]
     children += [
         host.container(one, workload, source.observed_at)
@@ -100,6 +100,16 @@ def read_node(source: Input, name: str) -> Reading:
         unknown=(*own.unknown, *needed, *host.aside(seen)),
         needed_unknown=own.needed_unknown or bool(needed),
     )
+
+
+def _needed(source: Input, name: str, seen: HostFacts) -> Iterator[Unknown]:
+    """What a verdict on the node needs: GPUs only where there is a sign of any."""
+    node = source.cluster.nodes.get(name)
+    offers = node is not None and any(map(resources.is_gpu, node.capacity))
+    for needed in host.needs(seen):
+        none_there = needed.what == host.GPUS and seen.node.pci_whole and not offers
+        if needed.what != host.MEMLOCK and not none_there:
+            yield needed
 
 
 def _counts(source: Input, name: str, seen: HostFacts) -> Iterator[GpuCounts]:
