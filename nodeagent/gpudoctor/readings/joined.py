@@ -171,6 +171,7 @@ def with_host(
         concern=stake.concern,
         kept=stake.kept,
         published=reading.published | on_node.published(seen, pod),
+        unknown=(*reading.unknown, *on_node.unread(seen, pod)),
     )
 
 
