@@ -96,6 +96,7 @@ class ControlPlane:
     programs: Path
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _url: str = ""
+    _api_flags: list[str] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -137,8 +138,8 @@ class ControlPlane:
         self._url = f"https://{LOOPBACK}:{api_port}"
         self._issue_certificates()
         self._run("etcd", *self._etcd_flags(client_port, peer_port))
-        self._run("kube-apiserver", *self._api_server_flags(client_port, api_port))
-        self._wait("kube-apiserver", self._api_server_is_ready)
+        self._api_flags = self._api_server_flags(client_port, api_port)
+        self.start_api_server()
         if api_only:
             return
         self._run("kube-scheduler", *self._scheduler_flags())
@@ -155,6 +156,11 @@ class ControlPlane:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def start_api_server(self) -> None:
+        """Start the API server, as `start` does, and again where it was killed."""
+        self._run("kube-apiserver", *self._api_flags)
+        self._wait("kube-apiserver", self._api_server_is_ready)
 
     def kill_api_server(self) -> None:
         """End the API server as a crash would."""

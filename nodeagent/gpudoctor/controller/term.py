@@ -120,7 +120,7 @@ class Term:
         """Wait for something to do and do it; LostError where the term is over."""
         now = time.monotonic()
         self._changed.wait(max(0.0, min(self._look_at, self._full_at) - now))
-        self._ended.wait(_BATCH_S)
+        self._ended.wait(min(_BATCH_S, self._silence.interval / 4))
         self._changed.clear()
         if not self._has_listed():
             self._look_at = max(self._look_at, time.monotonic() + 1.0)
