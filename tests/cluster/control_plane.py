@@ -168,6 +168,11 @@ class ControlPlane:
         process.kill()
         process.wait()
 
+    def start_api_server(self) -> None:
+        """Start the API server, also again after it was killed, and wait until it is ready."""
+        self._run("kube-apiserver", *self._api_flags)
+        self._wait("kube-apiserver", self._api_server_is_ready)
+
     def audit_log(self) -> list[AuditedRequest]:
         """All requests that the server has received so far, in the order of their arrival."""
         lines = (self.folder / "audit.log").read_text().splitlines()
