@@ -157,11 +157,6 @@ class ControlPlane:
                 process.kill()
                 process.wait()
 
-    def start_api_server(self) -> None:
-        """Start the API server, as `start` does, and again where it was killed."""
-        self._run("kube-apiserver", *self._api_flags)
-        self._wait("kube-apiserver", self._api_server_is_ready)
-
     def kill_api_server(self) -> None:
         """End the API server as a crash would."""
         process = self._running.pop("kube-apiserver")
