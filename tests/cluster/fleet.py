@@ -1,7 +1,8 @@
-"""Many agents in one process: each is the agent itself, but for the child that looks at the node.
+"""Many agents in one process: each is the agent itself, but for its child and its HTTP endpoint.
 
 What a child would report is set from outside. All else is as on a node: the watch of the pods, the
-two agreeing rounds, the outbox, the Lease, and a token that is bound to the agent's own pod.
+two agreeing rounds, the outbox, the Lease, and a token that is bound to the agent's own pod. The
+endpoints would cost hundreds of threads that wake up twice a second.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Simulated:
         self._stop = threading.Event()
         agent = Agent(self._settings, lambda: connect(str(self._kubeconfig)), self.told.append)
         agent._rounds = _Child(self)  # type: ignore[assignment]
-        self._thread = threading.Thread(target=agent.run, args=(self._stop,), daemon=True)
+        watch = threading.Thread(target=agent._picture.run, args=(self._stop,), daemon=True)
+        self._thread = threading.Thread(target=agent._loop, args=(self._stop,), daemon=True)
+        watch.start()
         self._thread.start()
 
     def stop(self) -> None:

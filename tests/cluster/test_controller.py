@@ -422,12 +422,11 @@ def test_the_brake_holds_flips_until_a_person_takes_it_off(
                    node_of(admin, node)["metadata"]["labels"][names.label("verdict")] == "failing"
                    for node in GPUS)  # fmt: skip
 
-    with working(kubeconfig, said):
-        wait_for("lead", lambda: "leads now" in said)
-        put = {"metadata": {"annotations": {names.BRAKE: "2026-11-29T19:00:00Z tried by hand"}}}
-        wait_for("Lease", lambda: admin.exists(lease))
-    admin.merge(lease, put)
     with working(kubeconfig, said, period=20):
+        wait_for("lead", lambda: "leads now" in said and admin.exists(lease))
+        put = {"metadata": {"annotations": {names.BRAKE: "2026-11-29T19:00:00Z tried by hand"}}}
+        admin.merge(lease, put)
+        wait_for("word of it", lambda: "the brake was put on by hand" in said)
         for agent in agents.values():
             agent.says = Verdict.FAILING
         fleet.after_rounds(agents.values(), 4)

@@ -27,7 +27,7 @@ How long it takes, in the defaults:
   the brake                lets go by itself after 10 periods
 
 \b
-To take the brake off by hand:
+To take the brake off by hand, for 10 periods:
   kubectl -n NAMESPACE annotate lease {names.LEADER_LEASE} {names.BRAKE}-
 """
 
