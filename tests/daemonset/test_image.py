@@ -236,9 +236,7 @@ def test_the_controller_starts_says_what_it_cannot_reach_and_stops(
         assert controller.end() == 0
 
 
-def test_the_nvml_writer_says_that_there_is_no_driver(
-    store: Store, host: dict[str, Path]
-) -> None:
+def test_the_nvml_writer_says_that_there_is_no_driver(store: Store, host: dict[str, Path]) -> None:
     asked = options("gpudoctor-nvml", host, "--set=nvml.mode=runtimeClass")
     written = host["/run/gpudoctor"] / "nvml"
     with running(store, *asked) as writer:

@@ -13,7 +13,7 @@ import msgspec
 
 from gpudoctor.agent import bundle, node_object, server
 from gpudoctor.agent.clock import ServerClock
-from gpudoctor.agent.features import FeatureFile
+from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.outbox import Entry, Outbox
 from gpudoctor.agent.publisher import Pod, Publisher
 from gpudoctor.agent.rounds import DEADLINE_S, Order, Rounds
