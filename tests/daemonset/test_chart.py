@@ -1,4 +1,4 @@
-"""The chart, by helm itself: what it makes is of the API's schema, and asks for no more than it says."""
+"""The chart, by helm itself: it is of the API's schema, and asks for no more than it says."""
 
 from __future__ import annotations
 
