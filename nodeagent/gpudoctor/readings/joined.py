@@ -17,10 +17,13 @@ for what is missing: without the Node object the host alone is judged, with that
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from gpudoctor.facts import gpu_counts
+from gpudoctor.facts.gpu_counts import GpuCounts
 from gpudoctor.facts.kubernetes import health
 from gpudoctor.facts.kubernetes.health import PodHealth
 from gpudoctor.facts.kubernetes.situation import PodSituation
@@ -107,12 +110,20 @@ def read_node(source: Input, name: str) -> Reading:
     ]
     return msgspec.structs.replace(
         own,
-        facts=(*own.facts, *bare.facts),
+        facts=(*own.facts, *bare.facts, *_counts(source, name, seen)),
         children=tuple(children),
         published=_with_node_labels(source, name, bare.published),
         unknown=(*own.unknown, *needed, *host.aside(seen)),
         needed_unknown=own.needed_unknown or bool(needed),
     )
+
+
+def _counts(source: Input, name: str, seen: HostFacts) -> Iterator[GpuCounts]:
+    node = source.cluster.nodes.get(name)
+    gpus = None if isinstance(seen.gpus, Unknown) else seen.gpus
+    counts = None if node is None else gpu_counts.read(node, seen.node, gpus)
+    if counts is not None:
+        yield counts
 
 
 def _with_node_labels(source: Input, name: str, published: dict[str, Any]) -> dict[str, Any]:
