@@ -7,11 +7,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from gpudoctor.agent import bundle, node_object, server
 from gpudoctor.agent.clock import ServerClock
+from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.outbox import Entry, Outbox
 from gpudoctor.agent.publisher import Pod, Publisher
 from gpudoctor.agent.rounds import DEADLINE_S, Order, Rounds
@@ -50,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host_root: str | None = None
     observe: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+    nfd: Path | None = None
 
 
 class _PodMeta(msgspec.Struct, frozen=True):
@@ -107,6 +110,7 @@ class Agent:
             self._outbox,
             self._clock,
             self._braked,
+            FeatureFile(settings.nfd, settings.period_s, say) if settings.nfd else None,
         )
         self._node: msgspec.Raw | None = None
         self._node_at = 0.0
