@@ -86,10 +86,9 @@ class Book:
         source, number, text = self._place
         return Line(source, number, text[:_TEXT_LIMIT].decode("utf-8", "replace"))
 
-    def add(self, process: Process) -> Process:
+    def add(self, process: Process) -> None:
         """Take up a process that was heard for the first time."""
         self.processes.append(process)
-        return process
 
     def read(self, process: Process, record: Record) -> bool:
         """Read one record. True means that the process began anew: give it again, to a new one."""
@@ -184,9 +183,14 @@ class Book:
         return False
 
     def _channel(self, process: Process, record: Record) -> bool:
-        match = _CHANNEL.match(record.text)
+        self.channel(process, record.text)
+        return False
+
+    def channel(self, process: Process, text: bytes) -> None:
+        """Read the text of a channel line."""
+        match = _CHANNEL.match(text)
         if match is None:
-            return False
+            return
         source, target = int(match[1][:9]), int(match[2][:9])
         direction = (match[3] or b"").decode()
         via = match[4]
@@ -202,7 +206,6 @@ class Book:
                 process.use_net(network, int(net[2][:9]), direction, gdr, self.line)
             name = f"NET/{network}" + ("/GDRDMA" if gdr else "")
         process.connect(own, peer, self.transports.code(name))
-        return False
 
     def _comm(self, process: Process, record: Record) -> bool:
         if not self._comm_line(process, record.text):

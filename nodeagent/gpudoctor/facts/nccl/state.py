@@ -40,6 +40,8 @@ class Process:
         """Whether channels that were heard before now count for another communicator."""
         self.heard: set[bytes] = set()
         """For the parser: what its channel lines said, without the channel's number."""
+        self.hashes: set[int] = set()
+        """For the parser: the hashes by which the sieve drops them."""
 
     def join(self, nranks: int) -> None:
         """A communicator begins: only channels of the largest one go into the rank grid, and of
