@@ -40,6 +40,8 @@ _INIT_TIMINGS = re.compile(
 _BARE_VERSION = re.compile(rb"(?:^|[^\w])NCCL version (\d+\.\d+[\w.]*)")
 _VERSION = re.compile(rb"NCCL version (\d+\.\d+[\w.]*)")
 
+_ADDRESS = re.compile(rb"Using [^ :]+:([0-9A-Fa-f.:]+)<")
+
 _TEXT_LIMIT = 400
 _EVENTS_LIMIT = 1 << 14
 _PER_PLACE_LIMIT = 1 << 12
@@ -60,6 +62,12 @@ class Book:
         self.hca_gdr: dict[tuple[str, str, str], HcaGdr] = {}
         self.distances: dict[tuple[str, str, str], tuple[GdrDistance, Process]] = {}
         self.events: dict[tuple[str, ...], Occurrence] = {}
+        self.addresses: dict[str, str] = {}
+        """Address of the control connections -> host."""
+        self.run_starts: dict[tuple[str, int], Line] = {}
+        """Source and number of a run after the first -> where it begins."""
+        self._members: dict[tuple[str, int, int], Process] = {}
+        """Host, rank and size of a communicator -> who began it last."""
         self.deduplicated = False
         self.starts_seen = False
         self.lines_before = 0
@@ -128,6 +136,9 @@ class Book:
             if process.bootstrapped and process.pointers:
                 return True
             process.bootstrapped = True
+            address = _ADDRESS.search(record.text)
+            if address is not None and len(self.addresses) < _EVENTS_LIMIT:
+                self.addresses.setdefault(address[1].decode(), process.host)
         else:
             self._symptom(process, record)
         return False
@@ -243,6 +254,7 @@ class Book:
         if begins:
             self.starts_seen = True
             process.join(nranks)
+            self._begin_run(process, rank, nranks)
         elif rest.endswith(b"Init COMPLETE"):
             comm.completed.add(rank)
             self.starts_seen = True
@@ -254,6 +266,19 @@ class Book:
             comm.wait(rank, *process.waited)
             process.waited = None
         return True
+
+    def _begin_run(self, process: Process, rank: int, nranks: int) -> None:
+        """A process takes the place of one that failed: the job was started again."""
+        key = (process.host, rank, nranks)
+        before = self._members.get(key)
+        if before is not process:
+            self._members[key] = process
+            if before is not None and before.failed is not None:
+                process.run = max(process.run, before.run + 1)
+        if process.run:
+            source = (self._place[0], process.run)
+            if source not in self.run_starts:
+                self.run_starts[source] = self.line()
 
     def _communicator(
         self, process: Process, pointer: bytes, rest: bytes, begins: bool, nranks: int
@@ -325,6 +350,7 @@ class Book:
         key: tuple[str, ...] = (
             kind,
             process.host,
+            str(process.run),
             *(values.get(name, "") for name in symptom.splits),
         )
         if kind == "async":

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from gpudoctor.facts.nccl import messages, watchdog
+from gpudoctor.facts.nccl import messages, ras, watchdog
 from gpudoctor.facts.nccl.model import Line, NcclLog
 from gpudoctor.facts.nccl.records import LONGEST, Record, is_wrapped, plain, records
 from gpudoctor.facts.nccl.speakers import Speakers
@@ -57,6 +57,7 @@ class Parser:
     def __init__(self) -> None:
         self.book = messages.Book()
         self.work = watchdog.Watchdog()
+        self.ras = ras.Reader()
         self.sources: list[str] = []
         self.lines = 0
         self.unfinished: Line | None = None
@@ -130,6 +131,8 @@ class Parser:
 
     def _read(self, piece: bytes) -> None:
         """Read whole lines, the newline of the last included."""
+        if self.ras.is_open or ras.BEGIN in piece:
+            self._read_ras(piece)
         if b"NCCL" not in piece:
             count = piece.count(b"\n")
         elif len(piece) > _SIEVED and not self._wrapped and self._sieve is not None:
@@ -139,6 +142,14 @@ class Parser:
         self.lines += count
         self._number += count
         self._tail = (self._tail + piece[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+
+    def _read_ras(self, piece: bytes) -> None:
+        """Read the part of a piece that is a report of `ncclras`: few of its lines name NCCL."""
+        for number, line in enumerate(piece.split(b"\n")[:-1], self._number + 1):
+            if self.ras.is_open or ras.BEGIN in line:
+                text = plain(line)
+                self.book.at(self._source, number, text)
+                self.ras.read(text, self.book.line())
 
     def _read_sieved(self, sieve: Sieve, piece: bytes) -> int:
         """Read what the sieve lets through of a piece; return how many lines that has."""

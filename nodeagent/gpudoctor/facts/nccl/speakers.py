@@ -34,7 +34,9 @@ class Speakers:
     def begin_anew(self, process: Process) -> Process:
         """The same host, pid and device begins again: a container restarted."""
         self.forget_heads()
-        return self._begin((process.host, process.pid, process.device))
+        fresh = self._begin((process.host, process.pid, process.device))
+        fresh.run = process.run + 1
+        return fresh
 
     def _begin(self, name: tuple[str, int, int]) -> Process:
         process = self._processes[name] = Process(*name)

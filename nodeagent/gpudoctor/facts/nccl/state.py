@@ -30,6 +30,8 @@ class Process:
         self.ranks: dict[str, int] = {}
         """Communicator -> this process's rank in it."""
         self.failed: Line | None = None
+        self.run = 0
+        """How many times the job had begun before on this host, as far as is known."""
         self.waited: tuple[float, Line] | None = None
         self.bootstrapped = False
         self.mapped = True

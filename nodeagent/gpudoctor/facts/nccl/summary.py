@@ -71,6 +71,11 @@ def summarise(parser: Parser) -> NcclLog:
         events=tuple(_event(occurrence, largest) for occurrence in book.events.values()),
         failed=tuple((p.host, p.failed) for p in book.processes if p.failed is not None)[:_KEPT],
         work=parser.work.found(),
+        gave_up_first=parser.work.gave_up_first,
+        ras_processes=tuple(parser.ras.processes()),
+        ras_lags=tuple(parser.ras.lags()),
+        run_starts=tuple((run, line) for (_, run), line in book.run_starts.items()),
+        addresses=tuple(sorted(book.addresses.items())),
         transports=book.transports.names(),
         grid=_grid(book.processes, largest),
     )
@@ -136,11 +141,8 @@ def _versions_of_hosts(book: Book) -> tuple[tuple[str, str, Line], ...]:
 
 
 def _runs(processes: Iterable[Process]) -> int:
-    """How often the processes began anew on the same host, pid and device, and once."""
-    count: dict[tuple[str, int, int], int] = defaultdict(int)
-    for process in processes:
-        count[process.host, process.pid, process.device] += 1
-    return max(count.values(), default=1)
+    """How often the job began."""
+    return 1 + max((process.run for process in processes), default=0)
 
 
 def _hosts(book: Book) -> tuple[Host, ...]:
