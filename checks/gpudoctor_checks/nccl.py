@@ -3,7 +3,14 @@
 The rules stand in modules by subject; importing them fills the set.
 """
 
-from gpudoctor_checks import nccl_fabric, nccl_failures, nccl_gdr, nccl_network, nccl_progress
+from gpudoctor_checks import (
+    nccl_fabric,
+    nccl_failures,
+    nccl_gdr,
+    nccl_network,
+    nccl_progress,
+    nccl_rails,
+)
 from gpudoctor_checks.nccl_log import CHECKS
 
 __all__ = [
@@ -13,4 +20,5 @@ __all__ = [
     "nccl_gdr",
     "nccl_network",
     "nccl_progress",
+    "nccl_rails",
 ]

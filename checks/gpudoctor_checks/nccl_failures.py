@@ -97,7 +97,7 @@ def imex(log: NcclLog) -> Iterator[Result]:
         yield draft(
             log,
             "imex-channel-unavailable",
-            f"{several(hosts_of(events), 'host')} belongs to a multi-node NVLink domain, but"
+            f"A multi-node NVLink domain spans {several(hosts_of(events), 'host')}, but"
             " sharing GPU memory across it is refused: no usable /dev/nvidia-caps-imex-channels in"
             " the pod, or the IMEX daemon is not up.",
             lines_of(events),

@@ -7,7 +7,7 @@ out, is said by those to whom it was done.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import median
 
 from gpudoctor.checking import Result
@@ -17,6 +17,7 @@ from gpudoctor_checks.nccl_log import CHECKS, causes, draft, hosts_of, lines_of,
 
 _LATE_SECONDS, _VERY_LATE_SECONDS = 10.0, 60.0
 _PROMPT_PART, _LATE_RANKS_PART = 0.1, 0.25
+_LAGS_SHOWN = 4
 _FEWEST_TIMED = 3
 """Of two ranks one always waits for the other."""
 
@@ -55,16 +56,34 @@ def peer_closed(log: NcclLog) -> Iterator[Result]:
     events = log.of_kind("peer-closed")
     if not events:
         return
+    first = _named_and_silent(log, events)
+    who = (
+        f" Named as the peer, and silent about any itself: {several(first, 'host')}; look there"
+        " for what ended first."
+        if first
+        else ""
+    )
     yield draft(
         log,
         "nccl-peer-connection-closed",
         f"{several(hosts_of(events), 'host')} lost its connection to another rank, which ended"
-        " first. This is a consequence.",
+        f" first. This is a consequence.{who}",
         lines_of(events),
         hosts=hosts_of(events),
     )
-    if not causes(log) and not log.work:
+    if not causes(log) and not log.work and not log.ras_processes:
         yield Unknown("what ended the first rank", "its own log is not here, only that of others")
+
+
+def _named_and_silent(log: NcclLog, events: Iterable[Event]) -> list[str]:
+    """Hosts that others lost, and that lost nobody themselves: by name where it is known."""
+    hosts = dict(log.addresses)
+    complaining = set(hosts_of(events))
+    named = [event.values["peer"] for event in events if "peer" in event.values]
+    known = [
+        hosts.get(peer, peer.partition(".")[0] if peer[:1].isalpha() else peer) for peer in named
+    ]
+    return [host for host in dict.fromkeys(known) if host not in complaining]
 
 
 @CHECKS.check(NcclLog)
@@ -84,6 +103,8 @@ def collective_timeout(log: NcclLog) -> Iterator[Result]:
         waiting = [status.rank for status in gave_up if status not in late]
         operation = next((s.operation for s in gave_up if s.operation), "") or "a collective"
         number = f" {sequence}" if sequence is not None else ""
+        limits = [s.milliseconds for s in gave_up if s.milliseconds is not None]
+        waited = f" for {max(limits) / 1000:.0f} s" if limits else ""
         if late:
             who = (
                 f"{ranks(s.rank for s in late).capitalize()} never entered it (last enqueued"
@@ -97,14 +118,20 @@ def collective_timeout(log: NcclLog) -> Iterator[Result]:
         yield draft(
             log,
             "nccl-collective-timeout",
-            f"{ranks(waiting).capitalize()} waited in {operation}{number} until the watchdog gave"
-            f" up. {who}.",
+            f"{ranks(waiting).capitalize()} waited in {operation}{number}{waited} until the"
+            f" watchdog gave up. {who}.{_first_to_give_up(log)}",
             [status.line for status in (*late, *gave_up)],
             values={
                 "operation": f"{operation}{number}",
                 "suspects": ranks(s.rank for s in late) if late else "no rank heard of",
             },
         )
+
+
+def _first_to_give_up(log: NcclLog) -> str:
+    if log.gave_up_first is None:
+        return ""
+    return f" Rank {log.gave_up_first[0]} gave up first, and made the others dump their records."
 
 
 def _late(statuses: list[WorkStatus], sequence: int | None) -> list[WorkStatus]:
@@ -177,3 +204,50 @@ def _late_to(comm: Communicator) -> Iterator[tuple[list[int], float]]:
     few = len(late) <= max(1, len(comm.bootstrap_seconds) * _LATE_RANKS_PART)
     if middle >= _LATE_SECONDS and late and few:
         yield late, middle
+
+
+@CHECKS.check(NcclLog)
+def unresponsive(log: NcclLog) -> Iterator[Result]:
+    """RAS got no answer from a process: it ended, or it is stopped."""
+    found = sorted(log.ras_processes, key=lambda process: not process.is_dead)
+    if not found:
+        return
+    dead = [process for process in found if process.is_dead]
+    told = several((f"process {p.pid} on {p.node} (GPU {p.gpu})" for p in dead or found), "process")
+    yield draft(
+        log,
+        "nccl-process-unresponsive",
+        f"ncclras got no answer from {told}: "
+        + (
+            "after 60 seconds of trying it is considered dead."
+            if dead
+            else "it has ended or is stopped; after 60 seconds RAS will call it dead."
+        )
+        + " All others of its communicators wait for it.",
+        [process.line for process in found],
+        hosts=[dict(log.addresses).get(process.node, process.node) for process in dead or found],
+        values={"processes": told},
+        severity=None if dead else Severity.ERROR,
+        certainty=Certainty.CERTAIN if dead else Certainty.LIKELY,
+    )
+
+
+@CHECKS.check(NcclLog)
+def behind(log: NcclLog) -> Iterator[Result]:
+    """RAS counted fewer launched operations for a rank, in two reports the same."""
+    stuck = [lag for lag in log.ras_lags if lag.is_stuck]
+    if not stuck:
+        return
+    told = "; ".join(
+        f"rank {lag.rank} on {lag.node} stands at operation {lag.operation}, most at {lag.most}"
+        for lag in stuck[:_LAGS_SHOWN]
+    )
+    yield draft(
+        log,
+        "nccl-rank-behind",
+        f"In more than one ncclras report {told}. Its process answers, but launches nothing: look"
+        " at what it does (data loader, checkpoint, an exception that is being handled).",
+        [lag.line for lag in stuck],
+        hosts=[dict(log.addresses).get(lag.node, lag.node) for lag in stuck],
+        values={"ranks": ranks(lag.rank for lag in stuck)},
+    )

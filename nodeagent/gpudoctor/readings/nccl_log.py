@@ -77,6 +77,8 @@ def reading(log: NcclLog) -> Reading:
 
 def _unknown(log: NcclLog) -> tuple[Unknown, ...]:
     what = "transport between ranks"
+    if log.ras_processes or log.ras_lags:
+        return ()
     if not log.hosts:
         return (Unknown(what, "no line of NCCL in it; run with NCCL_DEBUG=INFO"),)
     if log.channels_seen or log.ranks == 1:

@@ -150,6 +150,18 @@ class WorkStatus(msgspec.Struct, frozen=True):
     line: Line
 
 
+class Rail(msgspec.Struct, frozen=True):
+    """Which adapters one rank uses: `local` counts the ranks of its host, `nics` are indices in
+    that host's list. Of the last run only.
+    """
+
+    host: str
+    local: int
+    rank: int
+    nics: tuple[int, ...]
+    line: Line
+
+
 class RasProcess(msgspec.Struct, frozen=True):
     """A process that `ncclras` got no answer from; `is_dead` after 60 seconds of trying."""
 
@@ -221,6 +233,7 @@ class NcclLog(msgspec.Struct, frozen=True, kw_only=True):
     chosen: tuple[tuple[str, str, Line], ...] = ()
     """Host, network and line of each distinct `Using network`."""
     net: tuple[NetUse, ...] = ()
+    rails: tuple[Rail, ...] = ()
     hca_gdr: tuple[HcaGdr, ...] = ()
     distances: tuple[GdrDistance, ...] = ()
     events: tuple[Event, ...] = ()

@@ -14,6 +14,7 @@ from gpudoctor.facts.nccl.model import (
     Line,
     NcclLog,
     NetUse,
+    Rail,
     Setting,
     TransportRow,
 )
@@ -64,6 +65,7 @@ def summarise(parser: Parser) -> NcclLog:
         adapters=tuple(sorted(book.adapters.values(), key=lambda found: found.host)),
         chosen=_chosen(book.processes),
         net=net,
+        rails=_rails(book.processes, largest),
         hca_gdr=tuple(book.hca_gdr.values()),
         distances=tuple(
             _distance(fact, process, book) for fact, process in book.distances.values()
@@ -109,6 +111,26 @@ def _net(processes: Iterable[Process]) -> tuple[NetUse, ...]:
             key = (process.host, network, nic, direction, gdr)
             found.setdefault(key, NetUse(process.host, network, nic, direction, gdr, line))
     return tuple(sorted(found.values()))
+
+
+def _rails(processes: Iterable[Process], largest: Comm | None) -> tuple[Rail, ...]:
+    """The adapters of each rank, where it is known which rank of its host it is."""
+    by_host: dict[str, dict[int, Process]] = defaultdict(dict)
+    for process in processes:
+        rank = process.ranks.get(largest.key) if largest else None
+        if rank is not None and process.net:
+            by_host[process.host][rank] = process
+    return tuple(
+        Rail(
+            host,
+            local,
+            rank,
+            tuple(sorted({nic for _, nic, _, _ in p.net})),
+            next(iter(p.net.values())),
+        )
+        for host, members in sorted(by_host.items())
+        for local, (rank, p) in enumerate(sorted(members.items()))
+    )
 
 
 def _network(processes: Iterable[Process], multi_node: bool | None) -> str:
