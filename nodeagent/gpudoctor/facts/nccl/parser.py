@@ -76,7 +76,8 @@ class Parser:
         """Begin with another source; its lines count from 1."""
         self._close()
         self._source = source
-        self.sources.append(source)
+        if source not in self.sources[-1:]:
+            self.sources.append(source)
         self.book.lines_before = self.lines
         self._number = 0
         self._prefixed = self._wrapped = False
