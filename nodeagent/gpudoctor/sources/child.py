@@ -21,10 +21,14 @@ _MAX_ANSWER = 1 << 24
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the child printed; `in_time` is False where it had to be killed."""
+    """What the child printed; `in_time` is False where it had to be killed.
+
+    `still` says that none was started, since an earlier one hangs and cannot be ended.
+    """
 
     text: str
     in_time: bool
+    still: bool = False
 
 
 class ChildSource:
@@ -43,7 +47,7 @@ class ChildSource:
         """Return the child's answer, or the reason why none was asked for."""
         with self._lock:
             if self._stuck is not None and self._stuck.poll() is None:
-                return "an earlier call hangs and cannot be ended"
+                return Answer("", in_time=False, still=True)
             self._stuck = None
             with tempfile.TemporaryFile() as answer:
                 try:

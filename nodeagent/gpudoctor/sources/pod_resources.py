@@ -29,6 +29,8 @@ def read_pod_resources(deadline_s: float, root: str = "") -> str:
     answer = _SOURCE.ask(deadline_s + _START_S, socket, f"{deadline_s:g}")
     if isinstance(answer, str):
         return _error("NOT_ASKED", answer)
+    if answer.still:
+        return _error("DEADLINE_EXCEEDED", "an earlier call hangs and cannot be ended")
     if not answer.in_time:
         return _error("DEADLINE_EXCEEDED", "the reading process had to be killed")
     return answer.text
