@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from gpudoctor.checking import CheckSet, Draft, Result, finding
 from gpudoctor.facts.node.gpu import (
     DRIVER_NOT_LOADED,
@@ -17,7 +19,7 @@ from gpudoctor.facts.node.gpu import (
 )
 from gpudoctor.facts.node.kernel_log import RECOVERY, RecoveryAction
 from gpudoctor.facts.node.xid import Action
-from gpudoctor.report import Certainty, Evidence, Subject, Unknown
+from gpudoctor.report import Certainty, Evidence, Severity, Subject, Unknown
 
 CHECKS = CheckSet()
 
@@ -41,10 +43,31 @@ def answers(gpus: NodeGpus) -> Iterator[Result]:
     if gpus.failure is not None:
         yield _no_start(gpus, gpus.failure)
     if gpus.hung_in is not None:
+        yield _hangs(gpus, gpus.hung_in)
         yield Unknown(f"NVML: {gpus.hung_in} and what follows", "no answer in time")
     for gpu in gpus.gpus:
         if gpu.handle is not None and gpu.handle.code not in (GPU_IS_LOST, RESET_REQUIRED):
             yield Unknown(f"NVML: {gpu.label}", gpu.handle.why)
+
+
+def _hangs(gpus: NodeGpus, call: str) -> Draft:
+    stuck = (
+        "and its process cannot be killed: it waits inside the driver, and so will every program "
+        "that uses a GPU here. It is not asked again until that call comes back."
+    )
+    slow = (
+        "and was ended. A driver that starts its GPUs anew for each program (persistence mode "
+        "off) can be that slow on a large machine; one that stays silent hangs."
+    )
+    return finding(
+        "driver-not-answering",
+        gpus.subject,
+        f"The NVIDIA driver did not answer in time ({call}), {slow if gpus.ended else stuck}",
+        Evidence(_NVML, call, None, "no answer" if gpus.ended else "not even ended by SIGKILL"),
+        values={"what": f"NVML: {call}"},
+        certainty=Certainty.LIKELY if gpus.ended else Certainty.CERTAIN,
+        severity=Severity.WARNING if gpus.ended else None,
+    )
 
 
 def _no_start(gpus: NodeGpus, failure: NotAvailable) -> Result:
@@ -145,16 +168,22 @@ def pcie_link(gpus: NodeGpus) -> Iterator[Result]:
         width = _below(gpu.pcie_width, gpu.pcie_max_width)
         speed = _below(gpu.pcie_generation, gpu.pcie_max_generation)
         if width:
-            found = f"x{gpu.pcie_width} of x{gpu.pcie_max_width}"
+            found = f"x{gpu.pcie_width} of x{gpu.pcie_max_width} lanes"
         elif speed and _works(gpu):
-            found = f"generation {gpu.pcie_generation} of {gpu.pcie_max_generation}"
+            found = f"PCIe generation {gpu.pcie_generation} of {gpu.pcie_max_generation}"
         else:
             continue
-        yield _about(
-            gpus, gpu, "gpu-pcie-link-degraded", f"The PCIe link runs at {found}.",
+        # The subject is the one that the rule over sysfs has: one condition, one finding.
+        subject = msgspec.structs.replace(gpus.subject, device=gpu.label)
+        yield finding(
+            "gpu-pcie-degraded",
+            subject,
+            f"The PCIe link of GPU {gpu.label} runs at {found}"
+            + (", at any load." if width else " while the GPU is busy."),
             Evidence(_NVML, "PCIe link", found),
-            certainty=Certainty.CERTAIN if width else Certainty.LIKELY, link=found,
-        )  # fmt: skip
+            values={"device": gpu.label, "link": found},
+            certainty=Certainty.CERTAIN if width else Certainty.LIKELY,
+        )
 
 
 def _below(now: int | NotAvailable, most: int | NotAvailable) -> bool:

@@ -146,6 +146,7 @@ def _read(
         asked = pool.submit(_gpus, needs, subject)
         node = _node(host, subject)
         gpus = asked.result()
+    node = machine.with_gpus(host, node, gpus if isinstance(gpus, NodeGpus) else None)
     return OwnContainer(
         needs=needs,
         node=node,

@@ -64,8 +64,8 @@ def test_a_healthy_node_says_nothing() -> None:
         ({"remapped_rows": [0, 1, 1, 1]}, "gpu-memory-repair-failed"),
         ({"sram_threshold": True}, "gpu-memory-repair-failed"),
         ({"retired_pending": True}, "gpu-memory-repair-pending"),
-        ({"pcie_width": 8}, "gpu-pcie-link-degraded"),
-        ({"pcie_generation": 1}, "gpu-pcie-link-degraded"),
+        ({"pcie_width": 8}, "gpu-pcie-degraded"),
+        ({"pcie_generation": 1}, "gpu-pcie-degraded"),
         ({"clock_reasons": 0x44}, "gpu-clocks-slowed"),
         ({"clock_reasons": 0x80}, "gpu-clocks-slowed"),
         ({"links": [*LINKS[:17], {"active": False, "errors": {}}]}, "nvlink-down"),
@@ -117,6 +117,7 @@ def test_a_hang_is_one_unknown_not_one_for_each_value() -> None:
     facts = parse_gpus(Answer(text, in_time=False), HOST)
     assert isinstance(facts, NodeGpus)
     found = diagnosis.diagnose(CHECKS, [facts])
+    assert names(found) == ["driver-not-answering"]
     assert [unknown.what for unknown in found.unknown] == [
         "NVML: temperature of GPU 0 and what follows"
     ]

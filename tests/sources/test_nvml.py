@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpudoctor import diagnosis, registry
 from gpudoctor.facts.node.gpu import (
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
@@ -25,13 +26,15 @@ from gpudoctor.facts.node.gpu import (
 )
 from gpudoctor.facts.node.gpu_reader import parse_gpus, read_gpus
 from gpudoctor.facts.node.versions import CudaVersion, DriverVersion
-from gpudoctor.report import Subject, Unknown
+from gpudoctor.report import Severity, Subject, Unknown
 from gpudoctor.sources.child import Answer
 from gpudoctor.sources.nvml import NvmlSource
 from tests import nvml_library
+from tests.hanging import mounted
 
 PLENTY_S = 30.0
 SHORT_S = 1.5
+HOST = Subject("Host", "local")
 
 Build = Callable[..., str]
 
@@ -226,7 +229,38 @@ def test_a_call_that_hangs_costs_the_bound_and_keeps_what_came_before(library: B
 
 def test_a_start_that_hangs_is_said(library: Build) -> None:
     node = read(library("nvmlInitWithFlags=hang"), SHORT_S)
-    assert (node.hung_in, node.gpus, node.still) == ("init", (), False)
+    assert (node.hung_in, node.gpus, node.ended) == ("init", (), True)
+
+
+def test_a_process_that_cannot_be_killed_is_left_and_none_is_started_beside_it(
+    library: Build, tmp_path: Path
+) -> None:
+    """The library lies on a file system that never answers: SIGKILL does nothing there."""
+    source = NvmlSource()
+    with mounted(tmp_path, "/lib") as point:
+        answer = source.read(SHORT_S, str(point / "lib" / "libnvidia-ml.so.1"))
+        assert isinstance(answer, Answer)
+        assert (answer.in_time, answer.ended) == (False, False)
+        first = source._stuck
+        assert first is not None
+        node = parse_gpus(answer, HOST)
+        assert isinstance(node, NodeGpus)
+        assert (node.hung_in, node.ended) == ("library", False)
+        again = source.read(PLENTY_S, library())
+        assert again == Answer("", in_time=False, ended=False), "it costs its bound once"
+        assert source._stuck is first
+    first.wait(PLENTY_S)
+    assert isinstance(source.read(PLENTY_S, library()), Answer), "the call came back"
+
+
+@pytest.mark.parametrize(("ended", "severity"), [(True, Severity.WARNING), (False, Severity.ERROR)])
+def test_a_hung_driver_is_a_finding_of_its_own(*, ended: bool, severity: Severity) -> None:
+    late = Answer('["?", null, "init"]\n', in_time=False, ended=ended)
+    facts = parse_gpus(late, HOST)
+    found = diagnosis.diagnose(registry.load(), [facts])
+    (hang,) = found.findings
+    assert (hang.name, hang.severity) == ("driver-not-answering", severity)
+    assert found.unknown, "and what it would have told is unknown"
 
 
 def test_no_library_is_unknown_with_the_reason(tmp_path: Path) -> None:
@@ -243,10 +277,10 @@ def test_none_is_started_while_one_cannot_be_ended(library: Build) -> None:
     try:
         source._stuck = stuck
         answer = source.read(PLENTY_S, library())
-        assert answer == Answer("", in_time=False, still=True)
-        node = parse_gpus(answer, Subject("Host", "local"))
+        assert answer == Answer("", in_time=False, ended=False)
+        node = parse_gpus(answer, HOST)
         assert isinstance(node, NodeGpus)
-        assert node.still
+        assert (node.hung_in, node.ended) == ("an earlier call", False)
     finally:
         stuck.kill()
         stuck.wait()

@@ -28,14 +28,14 @@ from gpudoctor.sources.host.recorder import Recorder
 from gpudoctor.sources.nvml import read_nvml
 
 LOCAL = "local"
-_NVML, _NVML_LATE = "nvml", "nvml, killed"
+_NVML, _NVML_LATE, _NVML_STUCK = "nvml", "nvml, killed", "nvml, hangs"
 _NVML_DEADLINE_S = 5.0
 _SHOWN = 5
 _OF_A_PROCESS = re.compile(r"^/proc/(?!1/)[0-9]+/")
 _KUBELET = "pod-resources"
 _KUBELET_DEADLINE_S = 5.0
 PROGRAMS = ("nvidia-smi topo -m",)
-"""The only program that a live check starts, where there are GPUs: sysfs does not show NVLink."""
+"""The only program that a live check starts: where there are GPUs and NVML tells no NVLinks."""
 
 
 class Services(msgspec.Struct, frozen=True):
@@ -100,7 +100,11 @@ def read(
     """
     subject = Subject("Host" if name == LOCAL else "Node", name)
     facts = machine.read(recorder, subject, later)
-    given_out = _given_out(recorder, services)
+    ask_nvml = services is not None and services.is_here and bool(facts.gpus)
+    nvml = _nvml(recorder, subject, ask=ask_nvml)
+    facts = machine.with_gpus(recorder, facts, nvml if isinstance(nvml, NodeGpus) else None)
+    told = _kubelet(recorder, services)
+    given_out = None if told is None else allotments.parse(told)
     found = containers.find(recorder, given_out if isinstance(given_out, tuple) else ())
     workloads = [containers.workload(recorder, container, facts) for container in found]
     children = tuple(
@@ -114,9 +118,8 @@ def read(
         if workload is None and container.gpu_minors is None
     ]
     facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
-    ask_nvml = services is not None and services.is_here and bool(facts.gpus)
-    nvml = _nvml(recorder, subject, ask=ask_nvml)
     reading = _host(facts, nvml, children, observed_at)
+    silence = None if told is None else allotments.silence(told, subject)
     aside = [*_refused(facts, unseen), *([given_out] if isinstance(given_out, Unknown) else [])]
     published = dict(reading.published)
     if isinstance(given_out, tuple):
@@ -124,21 +127,24 @@ def read(
         if allotments.names_by_id(recorder) is not None:
             running = {one.allotment.names for one in found if one.allotment is not None}
         published["kubelet"] = _told(given_out, running)
-    return msgspec.structs.replace(reading, unknown=(*reading.unknown, *aside), published=published)
+    return msgspec.structs.replace(
+        reading,
+        facts=reading.facts if silence is None else (*reading.facts, silence),
+        unknown=(*reading.unknown, *aside),
+        published=published,
+    )
 
 
-def _given_out(
-    recorder: Recorder, services: Services | None
-) -> tuple[Allotment, ...] | Unknown | None:
-    """Return what the kubelet gave to containers, live or recorded; None if there is none."""
+def _kubelet(recorder: Recorder, services: Services | None) -> str | None:
+    """Return what the kubelet answered, live or recorded; None if there is none."""
     if services is None:
         printed = recorder.run([_KUBELET])
-        return allotments.parse(printed) if isinstance(printed, str) else None
+        return printed if isinstance(printed, str) else None
     if pod_resources.NAME not in names(recorder, pod_resources.FOLDER):
         return None
     answer = pod_resources.read_pod_resources(_KUBELET_DEADLINE_S, services.root)
     recorder.note(_KUBELET, answer)
-    return allotments.parse(answer)
+    return answer
 
 
 def _told(given_out: tuple[Allotment, ...], running: set[Names] | None) -> list[dict[str, Any]]:
@@ -157,12 +163,13 @@ def _nvml(recorder: Recorder, subject: Subject, *, ask: bool) -> NodeGpus | Unkn
         answer = read_nvml(_NVML_DEADLINE_S)
         if isinstance(answer, str):
             return Unknown("NVML", answer)
-        recorder.note(_NVML if answer.in_time else _NVML_LATE, answer.text)
+        late = _NVML_LATE if answer.ended else _NVML_STUCK
+        recorder.note(_NVML if answer.in_time else late, answer.text)
         return parse_gpus(answer, subject)
-    for key in (_NVML, _NVML_LATE):
+    for key in (_NVML, _NVML_LATE, _NVML_STUCK):
         printed = recorder.run([key])
         if isinstance(printed, str):
-            return parse_gpus(Answer(printed, key == _NVML), subject)
+            return parse_gpus(Answer(printed, key == _NVML, key != _NVML_STUCK), subject)
     return None
 
 
@@ -174,6 +181,8 @@ def _host(
 ) -> Reading:
     parts: tuple[object, ...] = (facts,) if isinstance(nvml, Unknown | None) else (facts, nvml)
     published: dict[str, Any] = {"host": published_facts(facts)}
+    if isinstance(nvml, NodeGpus):
+        published["nvml"] = nvml.published()
     if facts.topology is not None:
         parts += (facts.topology,)
         published["topology"] = facts.topology.published()

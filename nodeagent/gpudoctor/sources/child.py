@@ -23,12 +23,13 @@ _MAX_ANSWER = 1 << 24
 class Answer(msgspec.Struct, frozen=True):
     """What the child printed; `in_time` is False where it had to be killed.
 
-    `still` says that none was started, since an earlier one hangs and cannot be ended.
+    `ended` is False where that did not end it, since it hangs in the kernel. Until it ends no
+    other is started, and the answer is empty.
     """
 
     text: str
     in_time: bool
-    still: bool = False
+    ended: bool = True
 
 
 class ChildSource:
@@ -47,7 +48,7 @@ class ChildSource:
         """Return the child's answer, or the reason why none was asked for."""
         with self._lock:
             if self._stuck is not None and self._stuck.poll() is None:
-                return Answer("", in_time=False, still=True)
+                return Answer("", in_time=False, ended=False)
             self._stuck = None
             with tempfile.TemporaryFile() as answer:
                 try:
@@ -56,7 +57,8 @@ class ChildSource:
                     return f"the reading process cannot be started: {error.strerror}"
                 in_time = self._wait(child, deadline_s)
                 answer.seek(0)
-                return Answer(answer.read(_MAX_ANSWER).decode("utf-8", "replace"), in_time)
+                printed = answer.read(_MAX_ANSWER).decode("utf-8", "replace")
+                return Answer(printed, in_time, ended=self._stuck is None)
 
     def _start(self, output: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         # -P: a module in the working directory must not take the place of ours.

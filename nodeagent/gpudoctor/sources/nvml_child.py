@@ -52,10 +52,15 @@ def _device(gpu: int) -> Any:
     return handles[0]
 
 
+def _load(library: str) -> bool:
+    ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    return True
+
+
 def main() -> None:
     """Print all that NVML says; the one argument is a library to use instead of the default."""
-    if sys.argv[1:]:
-        ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+    if sys.argv[1:] and _ask(None, "library", lambda: _load(sys.argv[1])) is None:
+        return
     if _ask(None, "init", lambda: pynvml.nvmlInit() or True) is None:
         return
     _ask(None, "driver", lambda: nvml_calls.text(pynvml.nvmlSystemGetDriverVersion()))

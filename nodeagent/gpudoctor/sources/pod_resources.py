@@ -29,10 +29,9 @@ def read_pod_resources(deadline_s: float, root: str = "") -> str:
     answer = _SOURCE.ask(deadline_s + _START_S, socket, f"{deadline_s:g}")
     if isinstance(answer, str):
         return _error("NOT_ASKED", answer)
-    if answer.still:
-        return _error("DEADLINE_EXCEEDED", "an earlier call hangs and cannot be ended")
     if not answer.in_time:
-        return _error("DEADLINE_EXCEEDED", "the reading process had to be killed")
+        how = "had to be killed" if answer.ended else "hangs and cannot be ended"
+        return _error("DEADLINE_EXCEEDED", f"the reading process {how}")
     return answer.text
 
 

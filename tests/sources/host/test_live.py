@@ -123,10 +123,13 @@ def test_a_stopped_child_costs_its_bound_once() -> None:
 def frozen(pid: int) -> Iterator[None]:
     """Freeze a process: it stays in state D, and SIGKILL does nothing until it is thawed."""
     group = FREEZER / f"gpudoctor-test-{pid}"
+    if not FREEZER.is_dir():
+        # Version 2 freezes, too, but lets SIGKILL through; test_hanging has what it cannot end.
+        pytest.skip("cgroup v1 alone freezes so that SIGKILL does nothing")
     try:
         group.mkdir()
     except OSError as error:
-        parts.missing(f"the cgroup v1 freezer, as root: {error}")
+        parts.missing(f"the right to make a cgroup (root): {error}")
     try:
         (group / "cgroup.procs").write_text(str(pid))
         (group / "freezer.state").write_text("FROZEN")

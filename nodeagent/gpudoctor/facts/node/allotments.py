@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from gpudoctor.facts.node import pci
-from gpudoctor.report import Unknown
+from gpudoctor.report import Subject, Unknown
+from gpudoctor.sources import pod_resources
 from gpudoctor.sources.host import Host, Missing, names
 
 LOGS = "/var/log/containers"
@@ -20,6 +21,7 @@ _LOG = re.compile(
     r"^(?P<pod>[^_]{1,253})_(?P<namespace>[^_]{1,63})_(?P<container>.{1,63})-"
     r"(?P<id>[0-9a-f]{64})\.log$"
 )
+_LATE = "DEADLINE_EXCEEDED"
 _WHAT = "devices that the kubelet gave out"
 _UUID = re.compile(r"^(GPU-[0-9a-f-]{36})(?:::\d+)?$", re.IGNORECASE)
 _NODE = re.compile(r"^nvidia(\d+)$")
@@ -54,6 +56,14 @@ class Allotment(msgspec.Struct, frozen=True, kw_only=True):
     devices: dict[str, tuple[str, ...]]
     cpus: frozenset[int] = frozenset()
     claimed: tuple[Claimed, ...] = ()
+
+
+class KubeletSilence(msgspec.Struct, frozen=True):
+    """A kubelet that took the connection and gave no answer within its bound."""
+
+    subject: Subject
+    socket: str
+    details: str
 
 
 class _Device(msgspec.Struct, rename="camel"):
@@ -99,12 +109,27 @@ class _Response(msgspec.Struct, rename="camel"):
     error: _Error | None = None
 
 
-def parse(printed: str) -> tuple[Allotment, ...] | Unknown:
-    """Return the containers that were given something; Unknown with the kubelet's reason."""
+def _decode(printed: str) -> _Response | None:
     try:
         # Not strict: protobuf's JSON form writes 64-bit numbers as text.
-        response = msgspec.json.decode(printed.encode(), type=_Response, strict=False)
+        return msgspec.json.decode(printed.encode(), type=_Response, strict=False)
     except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def silence(printed: str, subject: Subject) -> KubeletSilence | None:
+    """Return that the kubelet did not answer in time, None for an answer or another refusal."""
+    response = _decode(printed)
+    error = response.error if response is not None else None
+    if error is None or error.code != _LATE:
+        return None
+    return KubeletSilence(subject, f"{pod_resources.FOLDER}/{pod_resources.NAME}", error.details)
+
+
+def parse(printed: str) -> tuple[Allotment, ...] | Unknown:
+    """Return the containers that were given something; Unknown with the kubelet's reason."""
+    response = _decode(printed)
+    if response is None:
         return Unknown(_WHAT, "the kubelet's answer ended early")
     if response.error is not None:
         return Unknown(_WHAT, f"{response.error.code}: {response.error.details}".rstrip(": "))

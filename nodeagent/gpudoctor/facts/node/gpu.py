@@ -234,8 +234,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     """All that NVML said. `failure` is why it could not be initialised, None where it was.
 
-    `hung_in` names the call that did not come back in time, `still` says that it hangs since an
-    earlier look and was not made again; `count` is what NVML counts.
+    `hung_in` names the call that did not come back in time; `ended` is False where its process
+    could not even be killed, now or at an earlier look. `count` is what NVML counts.
     """
 
     subject: Subject
@@ -246,7 +246,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     cuda: CudaVersion | NotAvailable
     count: int | NotAvailable
     gpus: tuple[Gpu, ...]
-    still: bool = False
+    ended: bool = True
 
     def published(self) -> dict[str, Any]:
         """Return what a report says under `facts.nvml`; values that are not there are left out."""

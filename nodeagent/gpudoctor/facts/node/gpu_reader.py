@@ -44,7 +44,7 @@ def parse_gpus(answer: Answer, subject: Subject) -> NodeGpus | Unknown:
     """Type what the reading process printed; a text that it did not print is Unknown."""
     answers, asked = _answers(answer.text)
     hung_in = _name(asked) if asked is not None and not answer.in_time else None
-    if answer.still:
+    if not answer.ended and hung_in is None:
         hung_in = "an earlier call"
     missing = NotAvailable(NO_ANSWER, "NVML did not answer in time")
     if answer.in_time:
@@ -67,7 +67,7 @@ def parse_gpus(answer: Answer, subject: Subject) -> NodeGpus | Unknown:
         cuda=found.get(None, "cuda", values.cuda),
         count=count,
         gpus=tuple(_gpu(number, found) for number in gpus),
-        still=answer.still,
+        ended=answer.ended,
     )
 
 

@@ -174,6 +174,17 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.effective >> 14 & 1) and self.own_user_namespace is not True
 
 
+class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A MIG device and its card's address; `index` is its number on the card."""
+
+    uuid: str
+    gpu: str
+    index: int | None = None
+    profile: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+
 class HugePages(msgspec.Struct, frozen=True):
     """The reserved pages of one size on the whole machine: `size` in bytes, the others counts."""
 
@@ -275,8 +286,9 @@ class NodeFacts(WorkloadFacts, frozen=True, kw_only=True):
     """A machine as well as the process that looks at it.
 
     `busy` are GPUs known to be in P0 or under load, `idle` those known not to be. `driver_gpus`
-    are the addresses of those that the driver has, `models` their names. `stuck` are paths that
-    did not answer in time, `refused` those that this user may not read.
+    are the addresses of those that the driver has, `models` their names, `mig` the MIG devices
+    that NVML shows. `stuck` are paths that did not answer in time, `refused` those that this user
+    may not read.
     """
 
     busy: frozenset[str] = frozenset()
@@ -287,6 +299,7 @@ class NodeFacts(WorkloadFacts, frozen=True, kw_only=True):
     virtual: bool | None = None
     driver_gpus: tuple[str, ...] | None = None
     models: dict[str, str] | None = None
+    mig: tuple[MigDevice, ...] = ()
     hugepages: tuple[HugePages, ...] = ()
     stuck: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
