@@ -35,6 +35,17 @@ def device(topology: Topology, label: str) -> Subject:
     return msgspec.structs.replace(topology.subject, device=label)
 
 
+def _joint(topology: Topology, labels: list[str]) -> tuple[Subject, list[Subject]]:
+    """Return the subject of one finding about several devices, and what else it concerns."""
+    devices = [device(topology, label) for label in labels]
+    return (devices[0], []) if len(devices) == 1 else (topology.subject, devices)
+
+
+def _are(gpus: list[Gpu]) -> str:
+    names = ", ".join(gpu.label for gpu in gpus)
+    return f"{names} {'is' if len(gpus) == 1 else 'are'}"
+
+
 def _row(topology: Topology, label: str, note: str | None = None) -> Evidence:
     cells = topology.matrix.get(label, {})
     value = " ".join(f"{other}={path}" for other, path in cells.items() if other != label)
@@ -177,7 +188,7 @@ def nvlink_asymmetric(topology: Topology) -> Iterator[Result]:
 
 def _with_nvlink(topology: Topology) -> list[Gpu]:
     linked = {label for island in topology.islands() for label in island}
-    return [gpu for gpu in topology.gpus if gpu.label in linked]
+    return [gpu for gpu in topology.gpus if gpu.label in linked and not gpu.is_partitioned]
 
 
 def _is_mesh_of_few(topology: Topology) -> bool:
@@ -190,7 +201,8 @@ def bridge_missing(topology: Topology) -> Iterator[Result]:
     """Some PCIe cards are bridged in twos and others are not: perhaps a bridge is missing."""
     islands = topology.islands()
     linked = {label for island in islands for label in island}
-    without = [gpu.label for gpu in topology.gpus if gpu.label not in linked]
+    whole = [gpu for gpu in topology.gpus if not gpu.is_partitioned]
+    without = [gpu.label for gpu in whole if gpu.label not in linked]
     in_twos = len(islands) > 1 and all(len(island) == 2 for island in islands)
     if not in_twos or topology.broken or len(without) != 2:
         return
@@ -218,7 +230,9 @@ def nvlink_missing(topology: Topology) -> Iterator[Result]:
         return
     known = {gpu.label for gpu in topology.gpus} - {row.label for row in topology.broken}
     linked = {label for island in islands for label in island}
-    without = [gpu for gpu in topology.gpus if gpu.label in known - linked]
+    # MIG switches NVLink off.
+    whole = [gpu for gpu in topology.gpus if not gpu.is_partitioned]
+    without = [gpu for gpu in whole if gpu.label in known - linked]
     for gpu in without:
         sure = len(without) < biggest
         yield finding(
@@ -375,47 +389,56 @@ _SYS = distance("SYS")
 
 @CHECKS.check(Topology)
 def without_near_nic(topology: Topology) -> Iterator[Result]:
-    """A GPU has no NIC at PIX or PXB although other GPUs of the box have one."""
-    if not any(topology.near_nics(gpu) for gpu in topology.gpus):
-        return
+    """GPUs have no NIC at PIX or PXB although other GPUs of the box have one."""
     served = sum(bool(topology.near_nics(gpu)) for gpu in topology.gpus)
-    for gpu in topology.gpus:
-        paths = topology.nic_paths(gpu)
-        if not paths or topology.near_nics(gpu):
+    if not served:
+        return
+    without = [
+        gpu for gpu in topology.gpus if topology.nic_paths(gpu) and not topology.near_nics(gpu)
+    ]
+    relayed = {gpu.label: _relays(topology, gpu, _PXB) for gpu in without}
+    for joined in (True, False):
+        gpus = [gpu for gpu in without if bool(relayed[gpu.label]) is joined]
+        if not gpus:
             continue
-        relays = _relays(topology, gpu, _PXB)
+        labels = [gpu.label for gpu in gpus]
+        subject, related = _joint(topology, labels)
+        others = sorted({relayed[label][0] for label in labels if relayed[label]})
         way = (
-            f"It reaches one over NVLink through {relays[0]} (PXN)."
-            if relays
-            else "Its network traffic crosses the host bridge, without GPUDirect RDMA."
+            f"NVLink leads to {', '.join(others)}, which have one (PXN)."
+            if joined
+            else "Network traffic crosses the host bridge, without GPUDirect RDMA."
         )
         yield finding(
             "gpu-without-near-nic",
-            device(topology, gpu.label),
-            f"{served} of {len(topology.gpus)} GPUs have a NIC at PIX or PXB, {gpu.label} has "
-            f"none. {way}",
-            _row(topology, gpu.label),
-            values={"gpu": gpu.label},
-            severity=Severity.INFO if relays or served * 2 < len(topology.gpus) else None,
+            subject,
+            f"{served} of {len(topology.gpus)} GPUs have a NIC at PIX or PXB; "
+            f"{', '.join(labels)} {'has' if len(labels) == 1 else 'have'} none. {way}",
+            *(_row(topology, label) for label in labels),
+            values={"gpu": ", ".join(labels)},
+            related=related,
+            severity=Severity.INFO if joined or served * 2 < len(topology.gpus) else None,
         )
 
 
 @CHECKS.check(Topology)
 def far_nics(topology: Topology) -> Iterator[Result]:
-    """A NIC is near to no GPU where others are: storage, management, or another job's."""
+    """NICs are near to no GPU where others are: storage, management, or another job's."""
     near = {name for gpu in topology.gpus for name in topology.near_nics(gpu)}
-    if not near:
+    far = [nic for nic in topology.nics if nic.device not in near] if near else []
+    if not far:
         return
-    for nic in topology.nics:
-        if nic.device not in near:
-            yield finding(
-                "nic-far-from-gpus",
-                device(topology, nic.device),
-                f"{nic.device} is at PIX or PXB of no GPU shown here: a front-end or storage NIC, "
-                "or one that belongs to GPUs of another job.",
-                _row(topology, nic.label),
-                values={"nic": nic.device},
-            )
+    names = [nic.device for nic in far]
+    subject, related = _joint(topology, names)
+    yield finding(
+        "nic-far-from-gpus",
+        subject,
+        f"{', '.join(names)}: at PIX or PXB of no GPU shown here: front-end or storage NICs, or "
+        "NICs that belong to GPUs of another job.",
+        *(_row(topology, nic.label) for nic in far),
+        values={"nic": ", ".join(names)},
+        related=related,
+    )
 
 
 def _nodes_with_nics(topology: Topology) -> set[int]:
@@ -431,24 +454,31 @@ def _nodes_with_nics(topology: Topology) -> set[int]:
 
 @CHECKS.check(Topology)
 def nic_across_sockets(topology: Topology) -> Iterator[Result]:
-    """Every NIC is on another NUMA node than the GPU."""
+    """Every NIC is on another NUMA node than some GPUs."""
     if _flat(topology) or _same_node_apart(topology):
         return
+    groups: dict[tuple[tuple[int, ...], bool], list[Gpu]] = {}
     for gpu in topology.gpus:
         if gpu.numa is None or _nearest(topology, gpu) != _SYS:
             continue
         if set(gpu.numa) & _nodes_with_nics(topology):
             continue  # SYS inside one node: a host bridge domain for each GPU
-        relays = _relays(topology, gpu, _SYS - 1)
+        joined = bool(_relays(topology, gpu, _SYS - 1))
+        groups.setdefault((gpu.numa, joined), []).append(gpu)
+    for (_, joined), gpus in groups.items():
+        labels = [gpu.label for gpu in gpus]
+        subject, related = _joint(topology, labels)
+        others = sorted({_relays(topology, gpu, _SYS - 1)[0] for gpu in gpus}) if joined else []
         yield finding(
             "gpu-nic-cross-numa",
-            device(topology, gpu.label),
-            f"{gpu.label} is on NUMA node {_numa([gpu])}; all {len(topology.nics)} RDMA NICs are "
+            subject,
+            f"{_are(gpus)} on NUMA node {_numa(gpus)}; all {len(topology.nics)} RDMA NICs are "
             "across the inter-socket link (SYS)."
-            + (f" NVLink leads to {relays[0]}, which is nearer to one." if relays else ""),
-            _row(topology, gpu.label),
-            values={"gpu": gpu.label, "node": _numa([gpu])},
-            severity=Severity.INFO if relays else None,
+            + (f" NVLink leads to {', '.join(others)}, nearer to one." if joined else ""),
+            *(_row(topology, label) for label in labels),
+            values={"gpu": ", ".join(labels), "node": _numa(gpus)},
+            related=related,
+            severity=Severity.INFO if joined else None,
         )
 
 
@@ -482,22 +512,33 @@ def shared_nics(topology: Topology) -> Iterator[Result]:
 
 @CHECKS.check(Topology)
 def local_cpus(topology: Topology) -> Iterator[Result]:
-    """The caller may use no CPU near to a GPU, or fewer than it has GPUs there."""
+    """The caller may use no CPU near to some GPUs."""
+    groups: dict[tuple[int, ...], list[Gpu]] = {}
+    for gpu in topology.gpus:
+        if gpu.cpus is not None and not gpu.cpus_cut and not gpu.cpus and gpu.numa is not None:
+            groups.setdefault(gpu.numa, []).append(gpu)
+    for gpus in groups.values():
+        labels = [gpu.label for gpu in gpus]
+        subject, related = _joint(topology, labels)
+        yield finding(
+            "no-local-cpus-for-gpu",
+            subject,
+            f"{_are(gpus)} on NUMA node {_numa(gpus)}, but none of that node's CPUs is in the "
+            "cpuset of this container: its processes feed "
+            f"{'it' if len(gpus) == 1 else 'them'} over the link between the sockets.",
+            *(Evidence(topology.source, f"{label} CPU Affinity", "", "empty") for label in labels),
+            values={"gpu": ", ".join(labels), "node": _numa(gpus)},
+            related=related,
+        )
+
+
+@CHECKS.check(Topology)
+def few_local_cpus(topology: Topology) -> Iterator[Result]:
+    """The caller may use fewer CPUs near to its GPUs than it has GPUs there."""
     groups: dict[frozenset[int], list[Gpu]] = {}
     for gpu in topology.gpus:
-        if gpu.cpus is None or gpu.cpus_cut:
-            continue
-        if gpu.cpus:
+        if gpu.cpus and not gpu.cpus_cut:
             groups.setdefault(gpu.cpus, []).append(gpu)
-        elif gpu.numa is not None:
-            yield finding(
-                "no-local-cpus-for-gpu",
-                device(topology, gpu.label),
-                f"{gpu.label} is on NUMA node {_numa([gpu])}, but none of that node's CPUs is in "
-                "the cpuset of this container.",
-                Evidence(topology.source, f"{gpu.label} CPU Affinity", "", "empty"),
-                values={"gpu": gpu.label, "node": _numa([gpu])},
-            )
     for cpus, gpus in groups.items():
         if len(cpus) < len(gpus):
             names = ", ".join(gpu.label for gpu in gpus)
