@@ -13,6 +13,7 @@ from gpudoctor.facts.node.gpu import (
     GPU_IS_LOST,
     RESET_REQUIRED,
     VERSION_MISMATCH,
+    FabricState,
     Gpu,
     NodeGpus,
     NotAvailable,
@@ -132,6 +133,7 @@ def memory_repair(gpus: NodeGpus) -> Iterator[Result]:
             yield _about(
                 gpus, gpu, "gpu-memory-repair-failed", f"NVML says that {what}.",
                 Evidence(_NVML, "remapped rows" if failed else "SRAM threshold", "yes"),
+                *_spares(gpu),
             )  # fmt: skip
         elif pending or gpu.retired_pending is True:
             yield _about(
@@ -139,6 +141,14 @@ def memory_repair(gpus: NodeGpus) -> Iterator[Result]:
                 "NVML has a repair that waits for the next reset.",
                 Evidence(_NVML, "remapped rows" if pending else "retired pages", "pending"),
             )  # fmt: skip
+
+
+def _spares(gpu: Gpu) -> Iterator[Evidence]:
+    """Tell of the banks that have no spare row left; their count alone is no fault."""
+    if not isinstance(gpu.row_histogram, NotAvailable):
+        spares = gpu.row_histogram
+        yield Evidence(_NVML, "row remapper histogram", f"{spares.none} banks without a spare row",
+                       f"{spares.few} with few")  # fmt: skip
 
 
 @CHECKS.check(NodeGpus)
@@ -157,8 +167,16 @@ def slowed_down(gpus: NodeGpus) -> Iterator[Result]:
                 gpus, gpu, "gpu-clocks-slowed", f"Clocks are held down{degrees}:"
                 f" {', '.join(reasons)}.",
                 Evidence(_NVML, "clocks event reasons", f"{gpu.clock_reasons:#x}"),
+                *_clock(gpu),
                 reason=reasons[0],
             )  # fmt: skip
+
+
+def _clock(gpu: Gpu) -> Iterator[Evidence]:
+    """Tell how far the clock is down, where NVML says it."""
+    clock = None if isinstance(gpu.clocks, NotAvailable) else gpu.clocks.get("sm")
+    if clock is not None and clock.current is not None:
+        yield Evidence(_NVML, "SM clock", f"{clock.current} MHz", f"at most {clock.most} MHz")
 
 
 @CHECKS.check(NodeGpus)
@@ -216,8 +234,21 @@ def links(gpus: NodeGpus) -> Iterator[Result]:
             f"{active} of its NVLinks are active, {usual} on other GPUs of this model."
             f" Down: {', '.join(down)}.",
             Evidence(_NVML, "NVLink state", f"{active} active", f"others have {usual}"),
+            *_link_errors(gpu),
             active=str(active), usual=str(usual),
         )  # fmt: skip
+
+
+def _link_errors(gpu: Gpu) -> Iterator[Evidence]:
+    """Tell what the links that are down counted; bins of corrected errors say nothing of it."""
+    for number, link in enumerate(() if isinstance(gpu.links, NotAvailable) else gpu.links):
+        counted = [
+            f"{name} {count}"
+            for name, count in link.errors.items()
+            if count and not name.startswith(("fec_bin", "symbol_ber", "effective_ber"))
+        ]
+        if counted and not link.active:
+            yield Evidence(_NVML, f"NVLink {number}", ", ".join(counted), "since the driver loaded")
 
 
 def _in_mig_mode(gpu: Gpu) -> bool:
@@ -248,6 +279,42 @@ def fabric(gpus: NodeGpus) -> Iterator[Result]:
             f"{len(waiting)} of {len(gpus.gpus)} GPUs are not registered with the NVLink fabric.",
             *waiting,
         )
+
+
+@CHECKS.check(NodeGpus)
+def fabric_health(gpus: NodeGpus) -> Iterator[Result]:
+    """A registered GPU whose fabric says itself that it is not well."""
+    unwell = [
+        (gpu, gpu.fabric)
+        for gpu in gpus.gpus
+        if not isinstance(gpu.fabric, NotAvailable)
+        and gpu.fabric.state == _FABRIC_COMPLETED
+        and gpu.fabric.status == 0
+        and gpu.fabric.complaints
+    ]
+    if not unwell:
+        return
+    said = dict.fromkeys(word for _, fabric in unwell for word in fabric.complaints)
+    labels = ", ".join(gpu.label for gpu, _ in unwell)
+    yield finding(
+        "nvlink-fabric-degraded",
+        gpus.subject,
+        f"The NVLink fabric of {len(unwell)} of {len(gpus.gpus)} GPUs ({labels}) reports: "
+        f"{'; '.join(said)}.",
+        *(
+            Evidence(
+                _NVML, f"fabric health of {gpu.label}", _mask(fabric), "; ".join(fabric.complaints)
+            )
+            for gpu, fabric in unwell
+        ),
+        values={"gpu": labels, "reason": "; ".join(said)},
+    )
+
+
+def _mask(fabric: FabricState) -> str:
+    mask = "" if fabric.health_mask is None else f"mask {fabric.health_mask:#x}"
+    summary = "" if fabric.health_summary is None else f"summary {fabric.health_summary}"
+    return ", ".join(part for part in (mask, summary) if part)
 
 
 @CHECKS.check(NodeGpus)

@@ -140,7 +140,8 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     DEVICE;
     memset(pci, 0, sizeof *pci);
-    snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", 0x18 + GPU);
+    snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0",
+             (unsigned int)number(GPU, "bus", 0x18 + (unsigned int)GPU));
     return NVML_SUCCESS;
 }
 
@@ -422,7 +423,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     info->state = (nvmlGpuFabricState_t)number(GPU, "fabric", 3);
     info->status = (nvmlReturn_t)number(GPU, "fabric_status", 0);
-    info->cliqueId = 7;
+    info->cliqueId = (unsigned int)number(GPU, "clique", 7);
     info->healthMask = (unsigned int)number(GPU, "health_mask", 0);
     memset(info->clusterUuid, 0xab, sizeof info->clusterUuid);
     if (form >= 3)

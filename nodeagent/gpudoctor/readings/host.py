@@ -15,7 +15,7 @@ from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_reader import parse_gpus
-from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
+from gpudoctor.facts.node.model import MigDevice, NodeFacts, WorkloadFacts
 from gpudoctor.readings import Reading
 from gpudoctor.report import ReportSubject, Subject, Unknown
 from gpudoctor.sources import pod_resources
@@ -108,7 +108,7 @@ def read(
     found = containers.find(recorder, given_out if isinstance(given_out, tuple) else ())
     workloads = [containers.workload(recorder, container, facts) for container in found]
     children = tuple(
-        _container(container, workload, observed_at)
+        _container(container, workload, facts.mig, observed_at)
         for container, workload in zip(found, workloads, strict=True)
         if workload is not None
     )
@@ -198,7 +198,12 @@ def _host(
     )
 
 
-def _container(container: Container, workload: WorkloadFacts, observed_at: str | None) -> Reading:
+def _container(
+    container: Container,
+    workload: WorkloadFacts,
+    mig: Sequence[MigDevice],
+    observed_at: str | None,
+) -> Reading:
     unknown = []
     if workload.given is None:
         why = f"/proc/{container.pid}/root needs CAP_SYS_PTRACE"
@@ -210,7 +215,7 @@ def _container(container: Container, workload: WorkloadFacts, observed_at: str |
             "container": {
                 "id": container.container_id,
                 "pod_uid": container.pod_uid,
-                **_names(container),
+                **_names(container, mig),
                 "pid": int(container.pid),
                 "gpus": None if workload.given is None else list(workload.given),
                 "rdma_devices": [
@@ -228,13 +233,17 @@ def _container(container: Container, workload: WorkloadFacts, observed_at: str |
     )
 
 
-def _names(container: Container) -> dict[str, Any]:
+def _names(container: Container, mig: Sequence[MigDevice]) -> dict[str, Any]:
     """Return what Kubernetes calls a container and what it was given, where that is known."""
     if container.allotment is None:
         return {}
     return {
         **msgspec.to_builtins(container.allotment.names),
         "allotted": allotments.published(container.allotment),
+        "mig": [
+            msgspec.to_builtins(device)
+            for device in allotments.mig_devices(container.allotment, mig)
+        ],
     }
 
 
