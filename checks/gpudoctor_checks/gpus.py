@@ -21,6 +21,7 @@ from gpudoctor.facts.node.gpu import (
 from gpudoctor.facts.node.kernel_log import RECOVERY, RecoveryAction
 from gpudoctor.facts.node.xid import Action
 from gpudoctor.report import Certainty, Evidence, Severity, Subject, Unknown
+from gpudoctor_checks.host import waiting
 
 CHECKS = CheckSet()
 
@@ -65,6 +66,7 @@ def _hangs(gpus: NodeGpus, call: str) -> Draft:
         gpus.subject,
         f"The NVIDIA driver did not answer in time ({call}), {slow if gpus.ended else stuck}",
         Evidence(_NVML, call, None, "no answer" if gpus.ended else "not even ended by SIGKILL"),
+        *waiting(gpus.waiting),
         values={"what": f"NVML: {call}"},
         certainty=Certainty.LIKELY if gpus.ended else Certainty.CERTAIN,
         severity=Severity.WARNING if gpus.ended else None,

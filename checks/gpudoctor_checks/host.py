@@ -5,11 +5,12 @@ A driver, a kubelet and a file system that hang are three conditions with a find
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.node.allotments import KubeletSilence
 from gpudoctor.facts.node.model import NodeFacts
+from gpudoctor.facts.node.system import Waiting
 from gpudoctor.report import Evidence, Severity, Unknown
 
 CHECKS = CheckSet()
@@ -18,6 +19,13 @@ _SHOWN = 5
 
 
 _DRIVER = ("/proc/driver/nvidia", "/dev/nvidia", "/sys/module/nvidia", "cmd:nvidia-smi")
+
+
+def waiting(processes: Iterable[Waiting]) -> Iterator[Evidence]:
+    """Tell of the processes that wait in the kernel: they show who hangs."""
+    for process in list(processes)[:_SHOWN]:
+        name = process.name or "a process"
+        yield Evidence(f"process {process.pid}", "state", "D", f"{name} waits in the kernel")
 
 
 @CHECKS.check(NodeFacts)
@@ -33,6 +41,7 @@ def hung_driver(facts: NodeFacts) -> Iterator[Result]:
         f"The NVIDIA driver did not answer in time: {', '.join(names)}. What was asked waits "
         "inside the driver, and so will every program that uses a GPU here.",
         *(Evidence(name, None, None, "no answer") for name in names),
+        *waiting(facts.waiting),
         values={"what": names[0]},
     )
     for name in names:
@@ -63,6 +72,7 @@ def unreadable(facts: NodeFacts) -> Iterator[Result]:
             f"{len(stuck)} readings did not come back in time, first {first}: a driver or "
             "file system hangs, and programs that need it will hang too.",
             *(Evidence(path, None, None, "no answer") for path in stuck[:_SHOWN]),
+            *waiting(facts.waiting),
             values={"what": first, "state": "does not answer"},
         )
         for path in stuck[:_SHOWN]:

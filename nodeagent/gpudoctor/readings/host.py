@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from gpudoctor.facts.node import allotments, containers, cpulist, machine, rdma
+from gpudoctor.facts.node import system as system_facts
 from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_reader import parse_gpus
 from gpudoctor.facts.node.model import MigDevice, NodeFacts, WorkloadFacts
+from gpudoctor.facts.node.system import System
 from gpudoctor.readings import Reading
 from gpudoctor.report import ReportSubject, Subject, Unknown
 from gpudoctor.sources import pod_resources
@@ -26,12 +29,15 @@ from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
 from gpudoctor.sources.nvml import read_nvml
+from gpudoctor.sources.system import WAITING, read_system
 
 LOCAL = "local"
 _NVML, _NVML_LATE, _NVML_STUCK = "nvml", "nvml, killed", "nvml, hangs"
 _NVML_DEADLINE_S = 5.0
 _SHOWN = 5
 _OF_A_PROCESS = re.compile(r"^/proc/(?!1/)[0-9]+/")
+_SYSTEM, _SYSTEM_WAITING = "system", "system waiting"
+_SYSTEM_DEADLINE_S = 5.0
 _KUBELET = "pod-resources"
 _KUBELET_DEADLINE_S = 5.0
 PROGRAMS = ("nvidia-smi topo -m",)
@@ -99,8 +105,13 @@ def read(
     the growth of counters. `services` are asked where their files show that they are there.
     """
     subject = Subject("Host" if name == LOCAL else "Node", name)
-    facts = machine.read(recorder, subject, later)
-    ask_nvml = services is not None and services.is_here and bool(facts.gpus)
+    is_here = services is not None and services.is_here
+    with ThreadPoolExecutor(1) as pool:  # side by side: both wait for the kernel
+        asked = pool.submit(read_system, _SYSTEM_DEADLINE_S) if is_here else None
+        facts = machine.read(recorder, subject, later)
+        system = _system(recorder, _SYSTEM, None if asked is None else asked.result())
+    facts = machine.with_system(recorder, facts, system)
+    ask_nvml = is_here and bool(facts.gpus)
     nvml = _nvml(recorder, subject, ask=ask_nvml)
     facts = machine.with_gpus(recorder, facts, nvml if isinstance(nvml, NodeGpus) else None)
     told = _kubelet(recorder, services)
@@ -117,10 +128,13 @@ def read(
         for container, workload in zip(found, workloads, strict=True)
         if workload is None and container.gpu_minors is None
     ]
-    facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
-    reading = _host(facts, nvml, children, observed_at)
     silence = None if told is None else allotments.silence(told, subject)
+    facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
+    if facts.stuck or silence or (isinstance(nvml, NodeGpus) and nvml.hung_in):
+        facts, nvml = _who_waits(recorder, facts, nvml, is_here=is_here)
+    reading = _host(facts, nvml, children, observed_at)
     aside = [*_refused(facts, unseen), *([given_out] if isinstance(given_out, Unknown) else [])]
+    aside += system.unknown
     published = dict(reading.published)
     if isinstance(given_out, tuple):
         running = None
@@ -133,6 +147,28 @@ def read(
         unknown=(*reading.unknown, *aside),
         published=published,
     )
+
+
+def _system(recorder: Recorder, key: str, answer: Answer | str | None) -> System:
+    """Return what udev and psutil say, live or recorded; nothing where they were not asked."""
+    if isinstance(answer, Answer):
+        recorder.note(key, answer.text)
+        return system_facts.parse(answer.text)
+    if isinstance(answer, str):
+        return System(unknown=(Unknown("devices and interfaces", answer),))
+    printed = recorder.run([key])
+    return system_facts.parse(printed) if isinstance(printed, str) else System()
+
+
+def _who_waits(
+    recorder: Recorder, facts: NodeFacts, nvml: NodeGpus | Unknown | None, *, is_here: bool
+) -> tuple[NodeFacts, NodeGpus | Unknown | None]:
+    """Add the processes that wait in the kernel, now that something hangs."""
+    answer = read_system(_SYSTEM_DEADLINE_S, WAITING) if is_here else None
+    waiting = _system(recorder, _SYSTEM_WAITING, answer).waiting or ()
+    if isinstance(nvml, NodeGpus):
+        nvml = msgspec.structs.replace(nvml, waiting=waiting)
+    return msgspec.structs.replace(facts, waiting=waiting), nvml
 
 
 def _kubelet(recorder: Recorder, services: Services | None) -> str | None:
@@ -305,12 +341,22 @@ def process_facts(facts: WorkloadFacts) -> dict[str, Any]:
 
 def published_facts(facts: NodeFacts) -> dict[str, Any]:
     """Return what a report says of a host under `facts.host`."""
-    hcas = facts.hcas or ()
+    hcas, models = facts.hcas or (), facts.models or {}
     rates = Counter(port.rate for hca in hcas for port in hca.ports if port.is_active and port.rate)
     return {
         **process_facts(facts),
-        "gpus": {gpu.address: {"numa": gpu.numa} for gpu in facts.gpus},
+        "gpus": {
+            gpu.address: {"numa": gpu.numa, "model": models.get(gpu.address) or gpu.model}
+            for gpu in facts.gpus
+        },
         "rdma_devices": [hca.name for hca in hcas],
+        "rdma_interfaces": {hca.name: list(hca.interfaces) for hca in hcas if hca.interfaces},
+        "interfaces": None
+        if facts.interfaces is None
+        else {
+            one.name: {"up": one.up, "mtu": one.mtu, "has_address": bool(one.addresses)}
+            for one in facts.interfaces
+        },
         "active_ports_by_rate": {
             f"{rate:g}": count for rate, count in sorted(rates.items(), reverse=True)
         },

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gpudoctor.facts.node.system import Waiting
 from gpudoctor.facts.node.versions import CudaVersion, DriverVersion
 from gpudoctor.report import Subject
 
@@ -235,7 +236,8 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     """All that NVML said. `failure` is why it could not be initialised, None where it was.
 
     `hung_in` names the call that did not come back in time; `ended` is False where its process
-    could not even be killed, now or at an earlier look. `count` is what NVML counts.
+    could not even be killed, now or at an earlier look, and `waiting` are the processes in state D
+    then. `count` is what NVML counts.
     """
 
     subject: Subject
@@ -247,6 +249,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     count: int | NotAvailable
     gpus: tuple[Gpu, ...]
     ended: bool = True
+    waiting: tuple[Waiting, ...] = ()
 
     def published(self) -> dict[str, Any]:
         """Return what a report says under `facts.nvml`; values that are not there are left out."""

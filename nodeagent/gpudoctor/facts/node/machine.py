@@ -1,4 +1,4 @@
-"""Puts together what a host or container has, from any `Host` and what NVML says of its GPUs."""
+"""Puts together what a host or container has, from any `Host`, NVML, udev and psutil."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import msgspec
 
 from gpudoctor.facts.node import acs, gpudirect, pci, process, rdma, topology_reader
 from gpudoctor.facts.node.gpu import NodeGpus, NotAvailable
-from gpudoctor.facts.node.model import MigDevice, NodeFacts
+from gpudoctor.facts.node.model import MigDevice, NodeFacts, Process
+from gpudoctor.facts.node.system import System
 from gpudoctor.report import Subject
 from gpudoctor.sources.host import Host, text
 
@@ -54,6 +55,45 @@ def read(host: Host, subject: Subject, later: Host | None = None) -> NodeFacts:
         hugepages=process.huge_pages(host),
         in_container=process.in_container(host),
     )
+
+
+def with_system(host: Host, facts: NodeFacts, system: System) -> NodeFacts:
+    """Add what udev and psutil know of our own machine: names, interfaces, limits.
+
+    A device that udev enumerates and the listing did not show is read like the others.
+    """
+    devices = {device.name: device for device in system.devices or () if device.subsystem == "pci"}
+    known = {device.address for device in facts.pci}
+    more = [pci.read_device(host, name) for name in sorted(devices.keys() - known)]
+    found = [*facts.pci, *(device for device in more if device is not None)]
+    named = tuple(
+        msgspec.structs.replace(
+            device, model=devices[device.address].model if device.address in devices else None
+        )
+        for device in found
+    )
+    hcas = tuple(
+        msgspec.structs.replace(
+            hca, interfaces=system.interfaces_of(hca.pci.address) if hca.pci is not None else ()
+        )
+        for hca in facts.hcas or ()
+    )
+    return msgspec.structs.replace(
+        facts,
+        pci=named,
+        pci_whole=facts.pci_whole or bool(devices),
+        hcas=None if facts.hcas is None else hcas,
+        process=_with_limits(facts.process, system),
+        interfaces=system.interfaces,
+    )
+
+
+def _with_limits(process: Process | None, system: System) -> Process | None:
+    """Fill in our own limits where /proc did not show them, as behind a masked /proc."""
+    limits = (system.limits or {}).get("memlock")
+    if process is None or process.pid != "self" or process.memlock_soft is not None or not limits:
+        return process
+    return msgspec.structs.replace(process, memlock_soft=limits[0], memlock_hard=limits[1])
 
 
 def _cpu_policy(host: Host) -> str | None:
