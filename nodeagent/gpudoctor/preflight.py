@@ -43,6 +43,11 @@ from gpudoctor.sources.system import read_system
 
 _NVML_S = 10.0
 _INTERFACES_S = 5.0
+_NOTHING_TRIED = Unknown(
+    "needs of this container",
+    "none is declared (--require, GPUDOCTOR_REQUIRE, the pod's annotation), and it was given "
+    "neither GPU nor RDMA device: nothing was tried",
+)
 _GPU_NODE = re.compile(r"^nvidia\d+$")
 
 
@@ -106,13 +111,17 @@ def run(
     if isinstance(own.gpus, NodeGpus):
         facts.append(own.gpus)
     if needs.nvlink and own.node.topology is not None:
-        facts.append(own.node.topology)
+        # Whether CPUs are near is asked with `numa`; here only NVLink is.
+        topology = own.node.topology
+        facts.append(topology if needs.numa else topology.without_cpus())
     facts += _cuda_stack(own, text(recorder, "/proc/driver/nvidia/version"))
-    found = diagnosis.diagnose(checks, facts)
+    unknown = () if needs != Needs() else (_NOTHING_TRIED,)
+    found = diagnosis.diagnose(checks, facts, unknown=unknown)
     built = diagnosis.report(
         found,
         ReportSubject(subject.kind, subject.name),
         observed_at=host_readings.now(),
+        needed_unknown=bool(unknown),
         facts={"preflight": {"needs": _published(needs), "derived": declared is None}},
     )
     return Outcome(built, _exit(built, found, fail_on, fail_on_unknown))

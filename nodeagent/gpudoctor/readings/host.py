@@ -299,6 +299,12 @@ def _refused(facts: NodeFacts, unseen: Sequence[Container]) -> Iterator[Unknown]
             f"{len(facts.acs.denied)} PCI bridges hide their capabilities from this user "
             f"({facts.acs.denied[0]}); read them as root with `lspci -vvv`",
         )
+    if facts.gpus and facts.hcas == () and facts.in_container is not True:
+        yield Unknown(
+            "RDMA",
+            "no RDMA device is here; whether this host should have one, only a site profile says "
+            "(--profile). Without one, traffic between nodes takes TCP",
+        )
     if unseen:
         why = f"{len(unseen)} not seen into: /proc/{unseen[0].pid}/root needs CAP_SYS_PTRACE"
         yield Unknown("devices of containers", why)

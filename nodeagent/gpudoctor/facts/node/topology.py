@@ -90,6 +90,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[BrokenRow, ...] = ()
     mig: tuple[MigPlace, ...] = ()
 
+    def without_cpus(self) -> Topology:
+        """Return it as if the CPUs near to the GPUs were not known."""
+        gpus = (msgspec.structs.replace(gpu, cpus=None, cpus_text="") for gpu in self.gpus)
+        return msgspec.structs.replace(self, gpus=tuple(gpus))
+
     def path(self, one: str, other: str) -> str | None:
         """Return the path between two labels, read in either direction; None if unknown."""
         there = self.matrix.get(one, {}).get(other)
