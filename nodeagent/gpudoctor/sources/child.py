@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
 
@@ -50,7 +49,8 @@ class ChildSource:
             if self._stuck is not None and self._stuck.poll() is None:
                 return Answer("", in_time=False, ended=False)
             self._stuck = None
-            with tempfile.TemporaryFile() as answer:
+            # In memory: a container may have no place that it can write to.
+            with os.fdopen(os.memfd_create("answer"), "rb") as answer:
                 try:
                     child = self._start(answer.fileno(), arguments)
                 except OSError as error:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +118,17 @@ def test_a_stopped_child_costs_its_bound_once() -> None:
         assert isinstance(found, Missing)
         assert found.errno == TIMED_OUT
         assert isinstance(host.read_bytes("/proc/version"), bytes), "a new child reads the rest"
+
+
+def test_a_reading_process_that_cannot_be_started_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    with LiveHost(programs=["true"]) as host:
+        for found in (host.read_bytes("/proc/version"), host.listing("/"), host.run(["true"])):
+            assert isinstance(found, Missing)
+            assert not found.absent
+            assert "cannot be started" in found.why
 
 
 @contextlib.contextmanager
