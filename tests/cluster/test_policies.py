@@ -21,8 +21,8 @@ from tests.cluster.admin import Admin, wait_for
 pytestmark = pytest.mark.cluster
 
 JSON = dict[str, Any]
-POLICIES = Path(__file__).parents[2] / "daemonset" / "policies"
-EXAMPLES = POLICIES.parent / "examples"
+POLICIES = Path(__file__).parents[2] / "daemonset" / "manifests" / "policies"
+EXAMPLES = POLICIES.parents[1] / "examples"
 MODE = "gpudoctor.io/admission"
 BARE: JSON = {"capabilities": {"add": ["IPC_LOCK"]}}
 NO_RDMA = {"rdma/hca_shared_devices_a": 0}
@@ -167,7 +167,7 @@ def test_a_pool_that_does_not_exist(admin: Admin, namespaces: dict[str, str]) ->
     wanted = in_namespace(CASES["well"], namespaces["deny"])
     assert admin.try_create(wanted).ok, "without the parameters everything is admitted"
     own = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpudoctor"}}
-    parameters = yaml.safe_load((POLICIES / "pools-parameters.yaml").read_text(encoding="utf-8"))
+    parameters = yaml.safe_load((EXAMPLES / "pools-parameters.yaml").read_text(encoding="utf-8"))
     parameters["data"]["offers"] = "nvlink"
     admin.create(own)
     admin.create(parameters)

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from gpudoctor import readings, registry
 from gpudoctor.readings import host as hosts
+from gpudoctor.readings import host_facts
+from gpudoctor.readings.host_facts import Services
 from gpudoctor.sources.bundle import Bundle, HostRecording
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
@@ -123,10 +125,10 @@ def test_a_kubelet_that_is_frozen_takes_the_connection_and_no_more(root: Path) -
 def test_a_hung_kubelet_is_a_finding_of_its_own(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts, "_KUBELET_DEADLINE_S", SHORT_S)
+    monkeypatch.setattr(host_facts, "_KUBELET_DEADLINE_S", SHORT_S)
     with kubelet.frozen(root), LiveHost(str(root)) as live:
         recorder = Recorder(live)
-        reading = hosts.read(recorder, hosts.LOCAL, None, services=hosts.Services(str(root)))
+        reading = hosts.read(recorder, hosts.LOCAL, None, services=Services(str(root)))
     answer = readings.judge(reading, registry.load())
     assert "kubelet-not-answering" in answer.roots
     assert any("DEADLINE_EXCEEDED" in unknown.why for unknown in answer.unknown)

@@ -5,54 +5,33 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from gpudoctor.facts.node import allotments, containers, cpulist, machine, rdma
-from gpudoctor.facts.node import system as system_facts
+from gpudoctor.facts.node import allotments, cpulist, kernel_log, rdma
 from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.gpu import NodeGpus
-from gpudoctor.facts.node.gpu_reader import parse_gpus
+from gpudoctor.facts.node.kernel_log import KernelLog
 from gpudoctor.facts.node.model import MigDevice, NodeFacts, WorkloadFacts
-from gpudoctor.facts.node.system import System
-from gpudoctor.readings import Reading
+from gpudoctor.facts.node.process import in_container
+from gpudoctor.readings import Reading, host_facts, host_labels
+from gpudoctor.readings.host_facts import BOOT_ID, KERNEL_LOG, HostFacts, Services
 from gpudoctor.report import ReportSubject, Subject, Unknown
-from gpudoctor.sources import pod_resources
 from gpudoctor.sources.bundle import Bundle, HostRecording
-from gpudoctor.sources.child import Answer
-from gpudoctor.sources.host import Host, names
+from gpudoctor.sources.host import Host, text
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
-from gpudoctor.sources.nvml import read_nvml
-from gpudoctor.sources.system import WAITING, read_system
 
 LOCAL = "local"
-_NVML, _NVML_LATE, _NVML_STUCK = "nvml", "nvml, killed", "nvml, hangs"
-_NVML_DEADLINE_S = 5.0
+MEMLOCK = "memlock limit"
 _SHOWN = 5
 _OF_A_PROCESS = re.compile(r"^/proc/(?!1/)[0-9]+/")
-_SYSTEM, _SYSTEM_WAITING = "system", "system waiting"
-_SYSTEM_DEADLINE_S = 5.0
-_KUBELET = "pod-resources"
-_KUBELET_DEADLINE_S = 5.0
-PROGRAMS = ("nvidia-smi topo -m",)
-"""The only program that a live check starts: where there are GPUs and NVML tells no NVLinks."""
-
-
-class Services(msgspec.Struct, frozen=True):
-    """What is asked of the live host beyond its files; `root` is where its root is mounted."""
-
-    root: str = ""
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the host is the one that we run on, with its driver's library."""
-        return not self.root
+PROGRAMS = ("nvidia-smi topo -m", KERNEL_LOG)
+"""What a live check runs: the tool where NVML tells no NVLinks, and dmesg for the kernel log."""
 
 
 def read_recorded(bundle: Bundle) -> Reading:
@@ -72,12 +51,40 @@ def read_recorded(bundle: Bundle) -> Reading:
 
 
 def _recorded(name: str, recording: HostRecording, bundle: Bundle) -> Reading:
+    subject = Subject("Host" if name == LOCAL else "Node", name)
+    return reading(_seen(subject, recording, bundle), bundle.now)
+
+
+def _seen(subject: Subject, recording: HostRecording, bundle: Bundle) -> HostFacts:
     roots = bundle.scope.roots
-    host = RecordedHost(recording.tree, roots)
     later = None
     if recording.tree_later:
         later = RecordedHost(recording.tree | recording.tree_later, roots)
-    return read(Recorder(host), name, bundle.now, later)
+    return host_facts.read(Recorder(RecordedHost(recording.tree, roots)), subject, later)
+
+
+def facts_of_node(bundle: Bundle, node: str, boot_id: str) -> HostFacts | None:
+    """Return what a bundle has of a node's machine, None if it is not among its hosts.
+
+    A host that was recorded without a name is the node whose Node object tells the boot that it
+    was recorded in, if what was recorded is the machine and not a container on it.
+    """
+    recording = bundle.hosts.get(node)
+    if recording is None:
+        recording = bundle.hosts.get(LOCAL)
+        if recording is None or not is_node(
+            RecordedHost(recording.tree, bundle.scope.roots), boot_id
+        ):
+            return None
+    return _seen(Subject("Node", node), recording, bundle)
+
+
+def is_node(host: Host, boot_id: str) -> bool:
+    """Whether a tree is that of the whole machine that booted with this id.
+
+    A container on it runs on the same boot, and shows what it was given instead of what is there.
+    """
+    return bool(boot_id) and text(host, BOOT_ID) == boot_id and in_container(host) is False
 
 
 def read_live(host_root: str | None = None) -> Reading:
@@ -99,88 +106,57 @@ def read(
     *,
     services: Services | None = None,
 ) -> Reading:
-    """Read a host and the containers on it through a recorder.
-
-    The recorder also knows what hung and what was refused. `later` is a second observation, for
-    the growth of counters. `services` are asked where their files show that they are there.
-    """
+    """Read a host and the containers on it; see `host_facts.read`."""
     subject = Subject("Host" if name == LOCAL else "Node", name)
-    is_here = services is not None and services.is_here
-    with ThreadPoolExecutor(1) as pool:  # side by side: both wait for the kernel
-        asked = pool.submit(read_system, _SYSTEM_DEADLINE_S) if is_here else None
-        facts = machine.read(recorder, subject, later)
-        system = _system(recorder, _SYSTEM, None if asked is None else asked.result())
-    facts = machine.with_system(recorder, facts, system)
-    ask_nvml = is_here and bool(facts.gpus)
-    nvml = _nvml(recorder, subject, ask=ask_nvml)
-    facts = machine.with_gpus(recorder, facts, nvml if isinstance(nvml, NodeGpus) else None)
-    told = _kubelet(recorder, services)
-    given_out = None if told is None else allotments.parse(told)
-    found = containers.find(recorder, given_out if isinstance(given_out, tuple) else ())
-    workloads = [containers.workload(recorder, container, facts) for container in found]
+    return reading(host_facts.read(recorder, subject, later, services), observed_at)
+
+
+def reading(seen: HostFacts, observed_at: str | None) -> Reading:
+    """Turn what was seen of a host into a reading, with its containers as children."""
     children = tuple(
-        _container(container, workload, facts.mig, observed_at)
-        for container, workload in zip(found, workloads, strict=True)
+        container(one, workload, observed_at, seen.node.mig)
+        for one, workload in seen.containers
         if workload is not None
     )
-    unseen = [
-        container
-        for container, workload in zip(found, workloads, strict=True)
-        if workload is None and container.gpu_minors is None
-    ]
-    silence = None if told is None else allotments.silence(told, subject)
-    facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
-    if facts.stuck or silence or (isinstance(nvml, NodeGpus) and nvml.hung_in):
-        facts, nvml = _who_waits(recorder, facts, nvml, is_here=is_here)
-    reading = _host(facts, nvml, children, observed_at)
-    aside = [*_refused(facts, unseen), *([given_out] if isinstance(given_out, Unknown) else [])]
-    aside += system.unknown
-    published = dict(reading.published)
-    if isinstance(given_out, tuple):
-        running = None
-        if allotments.names_by_id(recorder) is not None:
-            running = {one.allotment.names for one in found if one.allotment is not None}
-        published["kubelet"] = _told(given_out, running)
-    return msgspec.structs.replace(
-        reading,
-        facts=reading.facts if silence is None else (*reading.facts, silence),
-        unknown=(*reading.unknown, *aside),
-        published=published,
+    facts = parts(seen)
+    needed = needs(seen)
+    return Reading(
+        subject=ReportSubject(seen.node.subject.kind, seen.node.subject.name),
+        facts=facts,
+        children=children,
+        published=published(seen),
+        observed_at=observed_at,
+        unknown=(*needed, *aside(seen)),
+        needed_unknown=bool(needed),
     )
 
 
-def _system(recorder: Recorder, key: str, answer: Answer | str | None) -> System:
-    """Return what udev and psutil say, live or recorded; nothing where they were not asked."""
-    if isinstance(answer, Answer):
-        recorder.note(key, answer.text)
-        return system_facts.parse(answer.text)
-    if isinstance(answer, str):
-        return System(unknown=(Unknown("devices and interfaces", answer),))
-    printed = recorder.run([key])
-    return system_facts.parse(printed) if isinstance(printed, str) else System()
+def parts(seen: HostFacts) -> tuple[object, ...]:
+    """Return what the checks judge of a host itself."""
+    known = (seen.node, seen.gpus, seen.silence, seen.kernel_log, seen.node.topology)
+    return tuple(part for part in known if part is not None and not isinstance(part, Unknown))
 
 
-def _who_waits(
-    recorder: Recorder, facts: NodeFacts, nvml: NodeGpus | Unknown | None, *, is_here: bool
-) -> tuple[NodeFacts, NodeGpus | Unknown | None]:
-    """Add the processes that wait in the kernel, now that something hangs."""
-    answer = read_system(_SYSTEM_DEADLINE_S, WAITING) if is_here else None
-    waiting = _system(recorder, _SYSTEM_WAITING, answer).waiting or ()
-    if isinstance(nvml, NodeGpus):
-        nvml = msgspec.structs.replace(nvml, waiting=waiting)
-    return msgspec.structs.replace(facts, waiting=waiting), nvml
+def published(seen: HostFacts) -> dict[str, Any]:
+    """Return what a report says of a host under `facts`."""
+    told: dict[str, Any] = {"host": published_facts(seen.node)}
+    told["labels"] = host_labels.published(seen)
+    if isinstance(seen.gpus, NodeGpus):
+        told["nvml"] = seen.gpus.published()
+    if seen.node.topology is not None:
+        told["topology"] = seen.node.topology.published()
+    if isinstance(seen.kernel_log, KernelLog):
+        told["kernel"] = kernel_log.published(seen.kernel_log)
+    if isinstance(seen.given_out, tuple):
+        told["kubelet"] = _told(seen.given_out, _running(seen))
+    return told
 
 
-def _kubelet(recorder: Recorder, services: Services | None) -> str | None:
-    """Return what the kubelet answered, live or recorded; None if there is none."""
-    if services is None:
-        printed = recorder.run([_KUBELET])
-        return printed if isinstance(printed, str) else None
-    if pod_resources.NAME not in names(recorder, pod_resources.FOLDER):
+def _running(seen: HostFacts) -> set[Names] | None:
+    """The containers of the kubelet's list that run; None where nothing ties them together."""
+    if seen.ties is None:
         return None
-    answer = pod_resources.read_pod_resources(_KUBELET_DEADLINE_S, services.root)
-    recorder.note(_KUBELET, answer)
-    return answer
+    return {one.allotment.names for one, _ in seen.containers if one.allotment is not None}
 
 
 def _told(given_out: tuple[Allotment, ...], running: set[Names] | None) -> list[dict[str, Any]]:
@@ -193,73 +169,33 @@ def _told(given_out: tuple[Allotment, ...], running: set[Names] | None) -> list[
     ]
 
 
-def _nvml(recorder: Recorder, subject: Subject, *, ask: bool) -> NodeGpus | Unknown | None:
-    """Return what NVML says, live or recorded; None where it was not asked."""
-    if ask:
-        answer = read_nvml(_NVML_DEADLINE_S)
-        if isinstance(answer, str):
-            return Unknown("NVML", answer)
-        late = _NVML_LATE if answer.ended else _NVML_STUCK
-        recorder.note(_NVML if answer.in_time else late, answer.text)
-        return parse_gpus(answer, subject)
-    for key in (_NVML, _NVML_LATE, _NVML_STUCK):
-        printed = recorder.run([key])
-        if isinstance(printed, str):
-            return parse_gpus(Answer(printed, key == _NVML, key != _NVML_STUCK), subject)
-    return None
-
-
-def _host(
-    facts: NodeFacts,
-    nvml: NodeGpus | Unknown | None,
-    children: tuple[Reading, ...],
-    observed_at: str | None,
-) -> Reading:
-    parts: tuple[object, ...] = (facts,) if isinstance(nvml, Unknown | None) else (facts, nvml)
-    published: dict[str, Any] = {"host": published_facts(facts)}
-    if isinstance(nvml, NodeGpus):
-        published["nvml"] = nvml.published()
-    if facts.topology is not None:
-        parts += (facts.topology,)
-        published["topology"] = facts.topology.published()
-    needed = (*_needed(facts), *((nvml,) if isinstance(nvml, Unknown) else ()))
-    return Reading(
-        subject=ReportSubject(facts.subject.kind, facts.subject.name),
-        facts=parts,
-        children=children,
-        published=published,
-        observed_at=observed_at,
-        unknown=needed,
-        needed_unknown=bool(needed),
-    )
-
-
-def _container(
-    container: Container,
+def container(
+    found: Container,
     workload: WorkloadFacts,
-    mig: Sequence[MigDevice],
     observed_at: str | None,
+    mig: Sequence[MigDevice] = (),
 ) -> Reading:
+    """Turn one container's facts into a reading."""
     unknown = []
     if workload.given is None:
-        why = f"/proc/{container.pid}/root needs CAP_SYS_PTRACE"
+        why = f"/proc/{found.pid}/root needs CAP_SYS_PTRACE"
         unknown.append(Unknown("GPUs of this container", why))
     return Reading(
         subject=ReportSubject("Container", workload.subject.name),
         facts=(workload,),
         published={
             "container": {
-                "id": container.container_id,
-                "pod_uid": container.pod_uid,
-                **_names(container, mig),
-                "pid": int(container.pid),
+                "id": found.container_id,
+                "pod_uid": found.pod_uid,
+                **_names(found, mig),
+                "pid": int(found.pid),
                 "gpus": None if workload.given is None else list(workload.given),
                 "rdma_devices": [
                     hca.name
                     for hca in workload.hcas or ()
                     if hca.uverbs in {node.name for node in workload.verbs or ()}
                 ],
-                "libraries": container.libraries,
+                "libraries": found.libraries,
                 **process_facts(workload),
             }
         },
@@ -283,8 +219,8 @@ def _names(container: Container, mig: Sequence[MigDevice]) -> dict[str, Any]:
     }
 
 
-def _refused(facts: NodeFacts, unseen: Sequence[Container]) -> Iterator[Unknown]:
-    """What this user may not see, and a verdict can do without.
+def aside(seen: HostFacts) -> Iterator[Unknown]:
+    """Yield what this user may not see, and a verdict can do without.
 
     The kernel shows the configuration space beyond 64 bytes, another user's environment and the
     files of containers to privileged users only. If they made the verdict "unknown", each run of
@@ -292,6 +228,8 @@ def _refused(facts: NodeFacts, unseen: Sequence[Container]) -> Iterator[Unknown]
     They can hide at worst a warning about this host (ACS) or the affairs of others; what could
     hide that GPUs, RDMA or locked memory do not work is in `_needed`.
     """
+    facts = seen.node
+    unseen = [one for one, uses in seen.containers if uses is None and one.gpu_minors is None]
     concerned = facts.gpus or facts.hcas or not facts.pci_whole
     if facts.acs.denied and concerned:
         yield Unknown(
@@ -310,10 +248,15 @@ def _refused(facts: NodeFacts, unseen: Sequence[Container]) -> Iterator[Unknown]
         yield Unknown("devices of containers", why)
     others = [path for path in facts.refused if not _OF_A_PROCESS.match(path)]
     yield from (Unknown(path, "denied") for path in others[:_SHOWN])
+    for part in (seen.given_out, seen.kernel_log):
+        if isinstance(part, Unknown):
+            yield part
+    yield from seen.unknown
 
 
-def _needed(facts: NodeFacts) -> list[Unknown]:
-    """What a verdict on any GPU host needs and this one does not say."""
+def needs(seen: HostFacts) -> list[Unknown]:
+    """Return what a verdict on any GPU host needs and this one does not say."""
+    facts = seen.node
     missing = []
     if not facts.gpus:
         why = "the PCI bus shows none" if facts.pci_whole else "PCI devices were not read"
@@ -325,7 +268,9 @@ def _needed(facts: NodeFacts) -> list[Unknown]:
     if facts.process is None or (
         facts.process.memlock_soft is None and facts.process.lock_tried is None
     ):
-        missing.append(Unknown("memlock limit", "the process's limits were not read"))
+        missing.append(Unknown(MEMLOCK, "the process's limits were not read"))
+    if isinstance(seen.gpus, Unknown):
+        missing.append(seen.gpus)
     return missing
 
 

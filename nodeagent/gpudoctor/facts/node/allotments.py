@@ -189,7 +189,7 @@ def gpus(host: Host, allotment: Allotment, mig: Sequence[MigDevice] = ()) -> tup
     """
     ids = _gpu_ids(allotment)
     claims = [one.device for one in allotment.claimed if one.driver == _GPU_CLAIMS]
-    uuids, minors = _by_uuid_and_minor(host) if ids or claims else ({}, {})
+    uuids, minors = addresses(host) if ids or claims else ({}, {})
     uuids |= {device.uuid.lower(): device.gpu for device in mig}
     in_order = sorted(minors.values())
     found = [_address(one, uuids, minors, in_order) for one in ids]
@@ -225,7 +225,8 @@ def _address(
     return None
 
 
-def _by_uuid_and_minor(host: Host) -> tuple[dict[str, str], dict[str, str]]:
+def addresses(host: Host) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the addresses of the driver's GPUs by UUID in lower case, and by minor number."""
     uuids, minors = {}, {}
     for name in names(host, pci.DRIVER_GPUS):
         where = pci.address(name)
