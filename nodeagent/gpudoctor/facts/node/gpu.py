@@ -252,7 +252,10 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[Waiting, ...] = ()
 
     def published(self) -> dict[str, Any]:
-        """Return what a report says under `facts.nvml`; values that are not there are left out."""
+        """Return what a report says under `facts.nvml`, without what is not there.
+
+        Of eight GPUs with 18 links of 30 counters each, only the counters that counted.
+        """
         said = {
             "driver": self.driver,
             "nvml": self.nvml,
@@ -272,8 +275,19 @@ def _published(gpu: Gpu) -> dict[str, Any]:
         name: value
         for name in gpu.__struct_fields__
         if not isinstance(value := getattr(gpu, name), NotAvailable | None)
-        and name not in ("ancestors", "cpus", "numa")
+        and name not in ("ancestors", "cpus", "numa", "links")
     }
     if not isinstance(gpu.capability, NotAvailable):
         known["capability"] = str(gpu.capability)
-    return {name: msgspec.to_builtins(value) for name, value in known.items()}
+    told: dict[str, Any] = {name: msgspec.to_builtins(value) for name, value in known.items()}
+    if not isinstance(gpu.links, NotAvailable):
+        told["links"] = {
+            "active": sum(link.active for link in gpu.links),
+            "total": len(gpu.links),
+            "counted": {
+                str(number): counted
+                for number, link in enumerate(gpu.links)
+                if (counted := {name: count for name, count in link.errors.items() if count})
+            },
+        }
+    return told
