@@ -80,6 +80,7 @@ def test_the_agents_round_reads_its_machine_live(tmp_path: Path) -> None:
     on_disk(tree, tmp_path)
     for name in ("nvidia0", "nvidia1"):
         (tmp_path / "proc/4242/root/dev" / name).touch()
+    (tmp_path / "proc/4242/root/dev/infiniband/uverbs0").touch()
     objects = Bundle(objects=recorded.objects, logs=recorded.logs, scope=recorded.scope)
     reading = joined.read_node_here(objects, "gpu-1", str(tmp_path))
     report = readings.judge(reading, cases_joined.checks())

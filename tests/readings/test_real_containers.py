@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +96,46 @@ def test_a_planted_link_does_not_lead_out_of_the_container(podman: Podman) -> No
         # What a tenant could do to make us take the host's own files for the container's.
         (Path(f"/proc/{pid}/root/dev") / "infiniband").symlink_to(f"/proc/{pid}/root/../../etc")
         assert facts(seen_from_outside(identity))["rdma_devices"] == []
+
+
+SITE = "/opt/lib/python3.12/site-packages"
+MAPS = """
+import mmap, sys, time
+files = [open(path, "rb") for path in sys.argv[1:]]
+held = [mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ) for file in files]
+time.sleep(1000)
+"""
+
+
+def test_libraries_are_those_that_are_loaded(podman: Podman) -> None:
+    """One names its version, two came in wheels, whose names tell; the launcher has none itself."""
+    loaded = (
+        "/opt/driver/libcuda.so.580.65.06",
+        f"{SITE}/nvidia/cuda_runtime/lib/libcudart.so.12",
+        f"{SITE}/nvidia/nccl/lib/libnccl.so.2",
+    )
+    told = ("nvidia_cuda_runtime_cu12-12.8.90.dist-info", "nvidia_nccl_cu12-2.27.3.dist-info")
+    for path in (*loaded, *(f"{SITE}/{name}/RECORD" for name in told)):
+        podman.put(path)
+    worker = shlex.join([sys.executable, "-c", MAPS, *loaded])
+    environment = ("--env=CUDA_VERSION=12.8.1", "--env=NV_CUDA_CUDART_VERSION=12.8.90-1")
+    command = ("sh", "-c", f"{worker} & wait")
+    with podman.container(GPU, *environment, command=command) as identity:
+        found = eventually(lambda: libraries(seen_from_outside(identity)))
+    assert found == {"libcuda": "580.65.06", "libcudart": "12.8.90", "libnccl": "2.27.3"}
+
+
+def libraries(report: Report | None) -> dict[str, str] | None:
+    found: dict[str, str] | None = facts(report)["libraries"] if report is not None else None
+    return found
+
+
+def eventually(ask: Callable[[], dict[str, str] | None]) -> dict[str, str] | None:
+    """Ask until there is an answer: the child process takes a while to start."""
+    deadline = time.monotonic() + 60
+    while not (found := ask()) and time.monotonic() < deadline:
+        pass
+    return found
 
 
 class TestInside:

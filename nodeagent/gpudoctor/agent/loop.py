@@ -32,6 +32,9 @@ JITTER = 0.1
 OLD_PERIODS = 3
 """For so many periods objects that can no longer be read are still taken for the state."""
 
+FIRST_LIST_S = 5.0
+"""How long the first round waits for the list of pods, so that it sees them."""
+
 STOP_S = 3.0
 """How long a round that is under way at the end is waited for."""
 
@@ -80,11 +83,13 @@ class Agent:
         most_delay_s = min(30.0, settings.period_s / 2)
         self._outbox = Outbox(self._send, most_delay_s=most_delay_s, said=say)
         self._preflights = PreflightFailures()
+        self._listed = threading.Event()
         self._picture = Picture(
             connect(),
             kinds.POD,
             f"spec.nodeName={settings.node}",
             keep=self._keep_pod,
+            changed=self._listed.set,
             most_delay_s=most_delay_s,
         )
         self._rounds = Rounds(
@@ -131,6 +136,7 @@ class Agent:
             self._rounds.close()
 
     def _loop(self, stop: threading.Event) -> None:
+        self._listed.wait(FIRST_LIST_S)
         due = time.monotonic()
         while not stop.is_set():
             self._alive_at = time.monotonic()

@@ -26,6 +26,8 @@ COMPONENT_CONTROLLER = {
     "app.kubernetes.io/name": "gpudoctor",
     "app.kubernetes.io/component": "controller",
 }
+AGENTS = "app.kubernetes.io/name=gpudoctor,app.kubernetes.io/component=agent"
+"""The label selector of the agents' Leases."""
 POOLS = "gpudoctor-pools"
 """The ConfigMap with what the pools offer: the parameters of the policy of the same name."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gpudoctor.facts.kubernetes import fields
 from gpudoctor.facts.node import allotments, cpulist, kernel_log, rdma
 from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
@@ -17,7 +18,7 @@ from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.kernel_log import KernelLog
 from gpudoctor.facts.node.model import MigDevice, NodeFacts, WorkloadFacts
 from gpudoctor.facts.node.process import in_container
-from gpudoctor.readings import Reading, host_facts, host_labels
+from gpudoctor.readings import Reading, host_facts, host_labels, kernel_time
 from gpudoctor.readings.host_facts import BOOT_ID, KERNEL_LOG, HostFacts, Services
 from gpudoctor.report import ReportSubject, Subject, Unknown
 from gpudoctor.sources.bundle import Bundle, HostRecording
@@ -118,7 +119,7 @@ def reading(seen: HostFacts, observed_at: str | None) -> Reading:
         for one, workload in seen.containers
         if workload is not None
     )
-    facts = parts(seen)
+    facts = parts(seen, observed_at)
     needed = needs(seen)
     return Reading(
         subject=ReportSubject(seen.node.subject.kind, seen.node.subject.name),
@@ -131,9 +132,10 @@ def reading(seen: HostFacts, observed_at: str | None) -> Reading:
     )
 
 
-def parts(seen: HostFacts) -> tuple[object, ...]:
-    """Return what the checks judge of a host itself."""
-    known = (seen.node, seen.gpus, seen.silence, seen.kernel_log, seen.node.topology)
+def parts(seen: HostFacts, now: str | None) -> tuple[object, ...]:
+    """Return what the checks judge of a host itself, as it is now."""
+    kernel_log = kernel_time.of_machine(seen, fields.moment(now))
+    known = (seen.node, seen.gpus, seen.silence, kernel_log, seen.node.topology)
     return tuple(part for part in known if part is not None and not isinstance(part, Unknown))
 
 
