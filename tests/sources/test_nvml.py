@@ -33,7 +33,7 @@ from tests import nvml_library
 from tests.hanging import mounted
 
 PLENTY_S = 30.0
-SHORT_S = 1.5
+SHORT_S = 3.0
 HOST = Subject("Host", "local")
 
 Build = Callable[..., str]

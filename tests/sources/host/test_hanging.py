@@ -20,7 +20,7 @@ from tests.hanging import mounted
 
 def test_a_hung_directory_is_given_up_and_the_rest_is_read(tmp_path: Path) -> None:
     directory = "/sys/class/infiniband"
-    with mounted(tmp_path, directory) as point, LiveHost(str(point), bound=0.5) as live:
+    with mounted(tmp_path, directory) as point, LiveHost(str(point), bound=2.0) as live:
         assert host.text(live, "/ok") == "ok"
         found = live.read_bytes(f"{directory}/mlx5_0/hca_type")
         assert isinstance(found, Missing)
@@ -39,7 +39,7 @@ def test_a_hung_directory_is_given_up_and_the_rest_is_read(tmp_path: Path) -> No
     ],
 )
 def test_each_hang_is_a_finding_of_its_own(tmp_path: Path, directory: str, name: str) -> None:
-    with mounted(tmp_path, directory) as point, LiveHost(str(point), bound=0.5) as live:
+    with mounted(tmp_path, directory) as point, LiveHost(str(point), bound=2.0) as live:
         reading = hosts.read(Recorder(live), hosts.LOCAL, None)
     answer = readings.judge(reading, registry.load())
     hangs = {"driver-not-answering", "host-facts-unreadable", "kubelet-not-answering"}
@@ -51,7 +51,7 @@ def test_each_hang_is_a_finding_of_its_own(tmp_path: Path, directory: str, name:
 def test_a_program_on_a_hung_file_system(tmp_path: Path) -> None:
     with mounted(tmp_path, "/bin") as point:
         program = f"{point}/bin/nvidia-smi"
-        with LiveHost(bound=0.5, programs=[program]) as live:
+        with LiveHost(bound=2.0, programs=[program]) as live:
             found = live.run([program])
             assert isinstance(found, Missing)
             assert found.errno == TIMED_OUT
