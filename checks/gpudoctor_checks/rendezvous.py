@@ -158,7 +158,7 @@ def late(met: Rendezvous) -> Iterator[Result]:
             yield finding(
                 "rendezvous-member-late",
                 _member(met, member),
-                f"{member.label.capitalize()} came {member.came or 0:.0f} s after member 0; the "
+                f"{_sentence(member.label)} came {member.came or 0:.0f} s after member 0; the "
                 f"time-out is {met.plan.timeout:g} s. All others held their GPUs until then.",
                 Evidence(_MINUTES, member.label, f"{member.came or 0:.1f} s"),
                 values={"member": member.label},
@@ -215,31 +215,51 @@ def refused(met: Rendezvous) -> Iterator[Result]:
 
 @CHECKS.check(Rendezvous)
 def reachability(met: Rendezvous) -> Iterator[Result]:
-    """A member cannot connect to another; grouped by the member that all others cannot reach."""
+    """Two members cannot connect; told of the one of the two that has more such pairs."""
     by_rank = {member.rank: member for member in met.here}
-    failed: dict[int, dict[int, str]] = {}
-    for member in met.here:
-        for target, why in (member.unreachable or {}).items():
-            if target in by_rank:
-                failed.setdefault(target, {})[member.rank] = why
-    for target, sources in sorted(failed.items()):
-        member = by_rank[target]
-        named = ", ".join(map(str, sorted(sources)[:_MOST_NAMED]))
-        more = f" and {len(sources) - _MOST_NAMED} more" if len(sources) > _MOST_NAMED else ""
-        reasons = ", ".join(sorted(set(sources.values())))
-        yield finding(
-            "rendezvous-peer-unreachable",
-            _member(met, member),
-            f"{member.label.capitalize()} at {member.address} cannot be reached from member"
-            f"{'s' if len(sources) > 1 else ''} {named}{more}: {reasons}. NCCL connects each "
-            "member to each.",
-            *(
-                Evidence(by_rank[rank].label, f"connect to {member.address}", why)
-                for rank, why in sorted(sources.items())[:_MOST_NAMED]
-            ),
-            values={"member": member.label, "sources": named + more},
-            related=(met.subject,),
-        )
+    failed = {
+        (source.rank, target): why
+        for source in met.here
+        for target, why in (source.unreachable or {}).items()
+        if target in by_rank
+    }
+    pairs = {frozenset(pair) for pair in failed}
+    involved = Counter(rank for pair in pairs for rank in pair)
+    blamed: dict[int, list[int]] = {}
+    for pair in pairs:
+        other, worst = sorted(pair, key=lambda rank: (involved[rank], rank))
+        blamed.setdefault(worst, []).append(other)
+    for rank, others in sorted(blamed.items()):
+        yield _unreachable(met, by_rank, rank, sorted(others), failed)
+
+
+def _unreachable(
+    met: Rendezvous,
+    by_rank: dict[int, Member],
+    rank: int,
+    others: list[int],
+    failed: dict[tuple[int, int], str],
+) -> Draft:
+    member = by_rank[rank]
+    tries = {
+        pair: failed[pair]
+        for other in others
+        for pair in ((other, rank), (rank, other))
+        if pair in failed
+    }
+    reasons = ", ".join(sorted(set(tries.values())))
+    return finding(
+        "rendezvous-peer-unreachable",
+        _member(met, member),
+        f"{_sentence(member.label)} at {member.address} and {_ranks(others)} cannot connect: "
+        f"{reasons}. NCCL connects each member to each.",
+        *(
+            Evidence(by_rank[source].label, f"connect to {by_rank[target].address}", why)
+            for (source, target), why in list(tries.items())[:_MOST_NAMED]
+        ),
+        values={"member": member.label, "others": _ranks(others)},
+        related=(met.subject,),
+    )
 
 
 @CHECKS.check(Rendezvous)
@@ -293,13 +313,17 @@ def _differs(
             yield finding(
                 "rendezvous-member-differs",
                 _member(met, member, trait.words),
-                f"{trait.words[0].upper()}{trait.words[1:]} of {member.label} is {value}, that of "
+                f"{_sentence(trait.words)} of {member.label} is {value}, that of "
                 f"{count} others {common} ({groups}): {trait.why}.",
                 Evidence(member.label, trait.words, str(value), f"others: {common}"),
-                values={"member": member.label.capitalize(), "what": trait.words},
+                values={"member": _sentence(member.label), "what": trait.words},
                 severity=severity,
                 related=(met.subject,),
             )
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -28,6 +28,8 @@ from gpudoctor.readings import rendezvous
 from gpudoctor.registry import Registry
 from gpudoctor.report import (
     Blame,
+    Finding,
+    Layer,
     Report,
     ReportSubject,
     Severity,
@@ -60,13 +62,6 @@ _BY_BLAME = {
     Blame.PLATFORM: Exit.NODE,
     Blame.FABRIC: Exit.PEER,
 }
-
-
-# Roots whose blame is the request, and which another node may not have: its driver is a newer one.
-# A wrong retry costs some seconds within backoffLimit, a wrong FailJob the job.
-_HELPED_ELSEWHERE = frozenset(
-    {"driver-too-old", "ptx-newer-than-driver", "image-requirement-unsatisfied"}
-)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -211,8 +206,19 @@ def _exit(report: Report, needed_unknown: bool, request: Request) -> Exit:
     least = None if fail_on == "never" else Severity(fail_on).rank
     for root in map(report.finding, report.root_ids):
         if least is not None and root.severity.rank >= least:
-            return Exit.NODE if root.name in _HELPED_ELSEWHERE else _BY_BLAME[root.blame]
+            return _whose(root)
     return Exit.UNKNOWN if needed_unknown and request.fail_on_unknown else Exit.PASSED
+
+
+def _whose(root: Finding) -> Exit:
+    """Return who can help. Whom to blame decides, but for an image and a driver that do not fit.
+
+    Whichever of them is wrong, a node with another driver may do: a wrong retry costs some seconds
+    within backoffLimit, a wrong FailJob the job.
+    """
+    if root.layer is Layer.DRIVER or root.name == "image-requirement-unsatisfied":
+        return Exit.NODE
+    return _BY_BLAME[root.blame]
 
 
 def _read(needs: Needs, subject: Subject, host: Host, request: Request) -> OwnContainer:
