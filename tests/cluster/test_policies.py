@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from gpudoctor.facts.kubernetes import manifests
 from gpudoctor.registry import Registry
 from gpudoctor_checks.manifests import CHECKS
 from tests.checks.test_manifests import job
+from tests.cluster import crds
 from tests.cluster.admin import Admin, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -82,6 +83,45 @@ def in_namespace(obj: JSON, namespace: str) -> JSON:
     return placed
 
 
+def _job_set(template: JSON, members: int) -> JSON:
+    job = {"parallelism": members, "template": template}
+    return {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}
+
+
+def _leader_worker_set(template: JSON, members: int) -> JSON:
+    return {"leaderWorkerTemplate": {"size": members, "workerTemplate": template}}
+
+
+def _selecting(template: JSON, members: int) -> JSON:
+    template["metadata"]["labels"] = {"app": "t"}
+    return {"selector": {"matchLabels": {"app": "t"}}, "template": template, "replicas": members}
+
+
+_SPECS: dict[str, tuple[str, Callable[[JSON, int], JSON]]] = {
+    "Deployment": ("apps/v1", _selecting),
+    "StatefulSet": ("apps/v1", lambda *of: _selecting(*of) | {"serviceName": "t"}),
+    "JobSet": ("jobset.x-k8s.io/v1alpha2", _job_set),
+    "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", _leader_worker_set),
+}
+KINDS = ("Pod", *_SPECS)
+
+
+def as_kind(case: JSON, kind: str) -> JSON:
+    """The same pods as another kind of workload makes them."""
+    template = copy.deepcopy(case["spec"]["template"])
+    if kind == "Pod":
+        metadata = {"name": "t"} | template["metadata"]
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    version, spec = _SPECS[kind]
+    members = case["spec"]["parallelism"]
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": "t"},
+        "spec": spec(template, members),
+    }
+
+
 def refusals(response: requests.Response) -> set[str]:
     """The policies that refuse or, in warn mode, warn."""
     said = response.headers.get("Warning", "") + ("" if response.ok else response.text)
@@ -92,7 +132,7 @@ def refusals(response: requests.Response) -> set[str]:
 @pytest.fixture(scope="module")
 def namespaces(admin: Admin) -> Iterator[dict[str, str]]:
     """A namespace of each mode, with all policies in force."""
-    made: list[JSON] = []
+    made = [admin.create(definition) for definition in (crds.JOB_SET, crds.LEADER_WORKER_SET)]
     names = {"deny": "policy-deny", "warn": "policy-warn", "": "policy-none"}
     for mode, name in names.items():
         labels = {MODE: mode} if mode else {}
@@ -144,23 +184,35 @@ def test_the_example_is_admitted(admin: Admin, namespaces: dict[str, str]) -> No
             assert refusals(answer) == set()
 
 
-@pytest.mark.parametrize("kind", ["Pod", "Deployment", "StatefulSet"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_other_kinds_of_workload(admin: Admin, namespaces: dict[str, str], kind: str) -> None:
-    template = copy.deepcopy(CASES["default shm"]["spec"]["template"])
-    template["metadata"]["labels"] = {"app": "t"}
-    metadata = {"name": "t", "namespace": namespaces["deny"]}
-    if kind == "Pod":
-        metadata |= {"annotations": template["metadata"]["annotations"]}
-        obj = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": template["spec"]}
-    else:
-        spec = {"selector": {"matchLabels": {"app": "t"}}, "template": template, "replicas": 2}
-        if kind == "StatefulSet":
-            spec["serviceName"] = "t"
-        obj = {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
-    answer = admin.try_create(obj)
+    """Every case as another kind: the policies' paths into it, and lint's."""
+
+    def served() -> bool:
+        return admin.try_create(in_namespace(as_kind(CASES["well"], kind), "policy-none")).ok
+
+    wait_for(f"a server that takes {kind}s", served)
+    told: dict[str, tuple[set[str], set[str]]] = {}
+    for name, case in CASES.items():
+        obj = in_namespace(as_kind(case, kind), namespaces["warn"])
+        answer = admin.try_create(obj)
+        assert answer.ok, answer.text
+        told[name] = (refusals(answer), lint(obj))
+    assert {name: said for name, (said, _) in told.items()} == {
+        name: expected for name, (_, expected) in told.items()
+    }
+    assert any(expected for _, expected in told.values())
+    bad = in_namespace(as_kind(CASES["default shm"], kind), namespaces["deny"])
+    answer = admin.try_create(bad)
     assert answer.status_code == 422, answer.text
     assert "WKL001" in answer.text
-    assert refusals(answer) == lint(obj) == {"gpudoctor-shared-memory"}
+
+
+def test_the_leader_of_a_group_is_read_as_well(admin: Admin, namespaces: dict[str, str]) -> None:
+    obj = in_namespace(as_kind(CASES["well"], "LeaderWorkerSet"), namespaces["warn"])
+    leader = copy.deepcopy(CASES["devices by hand"]["spec"]["template"])
+    obj["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = leader
+    assert refusals(admin.try_create(obj)) == lint(obj) == {"gpudoctor-visible-devices"}
 
 
 def test_a_pool_that_does_not_exist(admin: Admin, namespaces: dict[str, str]) -> None:
