@@ -104,3 +104,18 @@ def _rdma(manifest: Manifest, declared: Needs) -> Iterator[Result]:
         fix="Add the cluster's RDMA resource, such as rdma/hca_shared_devices_a: 1, to the "
         "container's resources.limits.",
     )
+
+
+@CHECKS.check(Manifest)
+def ordered_start(manifest: Manifest) -> Iterator[Result]:
+    """The pods wait for each other before they start, and are made one after the other."""
+    pod = manifest.pod
+    if manifest.meets and manifest.ordered is not None:
+        yield finding(
+            "rendezvous-start-ordered",
+            pod.subject,
+            f"The preflight waits for all members of the job, and {manifest.ordered.path} is "
+            f"{manifest.ordered.value}: the others are not made before this pod is ready.",
+            manifest.ordered,
+            values={"pod": pod.meta.short},
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def policy(admin: Admin, line: str) -> Iterator[None]:
             "kind": "ServiceAccount",
             "metadata": {"name": "default", "namespace": namespace},
         }
-        wait_for("default service account", lambda account=account: admin.exists(account))
+        wait_for("default service account", partial(admin.exists, account))
     made += [admin.create(obj) for obj in load("policies/preflight-injection.yaml")]
     yield
     for obj in reversed(made):

@@ -264,6 +264,21 @@ def gather_job(client: Client, namespace: str, name: str) -> Bundle:
     return _gather_found(client, namespace, Listing(tuple(members), everyone.whole))
 
 
+def gather_for_manifests(
+    client: Client, namespaces: Iterable[str], pools: tuple[str, str]
+) -> Bundle:
+    """Read what new pods would meet: nodes, runtime classes, the namespaces' quotas, and pools.
+
+    `pools` are namespace and name of the ConfigMap that the admission policy goes by.
+    """
+    reading = _Reading(client, BUDGET)
+    reading.read(plan.NODES)
+    reading.read(List(kinds.RUNTIME_CLASS))
+    reading.read(Get(kinds.CONFIG_MAP, pools[1], pools[0], settles=False))
+    reading.run(List(kinds.RESOURCE_QUOTA, namespace) for namespace in namespaces)
+    return reading.bundle()
+
+
 def _gather_found(client: Client, namespace: str | None, found: Listing) -> Bundle:
     reading = _Reading(client, _BUDGET_OF_MANY)
     reading.keep(found.objects)
