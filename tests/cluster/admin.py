@@ -29,6 +29,7 @@ _NAMESPACED = {
     "JobSet": "jobsets",
     "LeaderWorkerSet": "leaderworkersets",
     "LimitRange": "limitranges",
+    "NetworkPolicy": "networkpolicies",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "ResourceClaim": "resourceclaims",
@@ -84,9 +85,12 @@ class Admin:
             created = self.set_status(created, manifest["status"])
         return created
 
-    def try_create(self, manifest: JSON) -> requests.Response:
-        """What the server would answer to the creation, by a dry run: nothing is kept."""
-        path = f"{_collection(manifest)}?dryRun=All"
+    def try_create(self, manifest: JSON, *, strict: bool = False) -> requests.Response:
+        """What the server would answer to the creation, by a dry run: nothing is kept.
+
+        `strict` has it refuse fields that it does not know.
+        """
+        path = f"{_collection(manifest)}?dryRun=All{'&fieldValidation=Strict' * strict}"
         return self._request("POST", path, manifest, "json")
 
     def set_status(self, manifest: JSON, status: JSON) -> JSON:

@@ -16,8 +16,11 @@ from gpudoctor.facts.kubernetes import manifests
 from gpudoctor.registry import Registry
 from gpudoctor_checks.manifests import CHECKS
 from tests.checks.test_manifests import job
-from tests.cluster import crds
+from tests.cluster import crds, stage
 from tests.cluster.admin import Admin, wait_for
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.test_injection import first_line
+from tests.cluster.test_scheduler_truth import version
 
 pytestmark = pytest.mark.cluster
 
@@ -176,9 +179,16 @@ def test_other_namespaces_are_left_alone(admin: Admin, namespaces: dict[str, str
     assert refusals(answer) == set()
 
 
-def test_the_example_is_admitted(admin: Admin, namespaces: dict[str, str]) -> None:
-    for obj in yaml.safe_load_all((EXAMPLES / "trainer.yaml").read_text(encoding="utf-8")):
-        if obj["kind"] == "Job":
+@pytest.mark.parametrize(
+    "name", ["trainer", "rendezvous", "pod", "pod-with-preflight", "pod-with-image-volume"]
+)
+def test_the_examples_are_admitted(
+    admin: Admin, namespaces: dict[str, str], line: str, name: str
+) -> None:
+    for obj in yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8")):
+        if version(line) < version(first_line(obj)):
+            pytest.skip(f"served from Kubernetes {first_line(obj)} on")
+        if obj["kind"] in ("Job", "Pod"):
             answer = admin.try_create(in_namespace(obj, namespaces["deny"]))
             assert answer.ok, answer.text
             assert refusals(answer) == set()
@@ -215,33 +225,76 @@ def test_the_leader_of_a_group_is_read_as_well(admin: Admin, namespaces: dict[st
     assert refusals(admin.try_create(obj)) == lint(obj) == {"gpudoctor-visible-devices"}
 
 
-def test_a_pool_that_does_not_exist(admin: Admin, namespaces: dict[str, str]) -> None:
+def live_lint(control_plane: ControlPlane, folder: Path, obj: JSON) -> set[str]:
+    """The roots of `check --lint` of a manifest beside the running cluster."""
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump(obj))
+    answer = stage.report(stage.ask(control_plane.admin_kubeconfig, "--lint", str(file)))
+    assert answer["unknown"] == []
+    [child] = answer["children"]
+    return set(child["roots"])
+
+
+# Of the live cluster; what only nodes show, which have no GPUs here, is no matter of a policy.
+OF_THE_POOLS = {"needs-not-offered", "request-exceeds-largest-node"}
+
+
+@pytest.mark.parametrize(
+    ("data", "says", "root"),
+    [
+        ({"offers": "nvlink"}, "there is: nvlink", "needs-not-offered"),
+        (
+            {"offers": "rdma", "gpusPerNode": "4"},
+            "than any node has: 4",
+            "request-exceeds-largest-node",
+        ),
+        ({"offers": "rdma", "gpusPerNode": "8"}, "", ""),
+        ({}, "", ""),
+    ],
+)
+def test_a_pool_that_does_not_exist(
+    admin: Admin,
+    control_plane: ControlPlane,
+    namespaces: dict[str, str],
+    own_namespace: str,
+    tmp_path: Path,
+    data: dict[str, str],
+    says: str,
+    root: str,
+) -> None:
+    """The policy and lint go by one parameter object; without it everything is admitted."""
     wanted = in_namespace(CASES["well"], namespaces["deny"])
-    assert admin.try_create(wanted).ok, "without the parameters everything is admitted"
-    own = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpudoctor"}}
     parameters = yaml.safe_load((POLICIES / "pools-parameters.yaml").read_text(encoding="utf-8"))
-    parameters["data"]["offers"] = "nvlink"
-    admin.create(own)
-    admin.create(parameters)
+    parameters["data"] = data
 
-    def refused() -> bool:
+    def as_expected() -> bool:
         answer = admin.try_create(wanted)
-        return not answer.ok and "there is: nvlink" in answer.text
+        return answer.ok is not bool(says) and says in answer.text
 
+    admin.create(parameters)
     try:
-        wait_for("refusal for want of RDMA", refused)
-        admin.delete(parameters)
-        parameters["data"] = {"offers": "rdma", "gpusPerNode": "4"}
-        admin.create(parameters)
-
-        def too_many() -> bool:
-            return "than any node has: 4" in admin.try_create(wanted).text
-
-        wait_for("refusal of too many GPUs", too_many)
-        admin.delete(parameters)
-        parameters["data"] = {"offers": "rdma", "gpusPerNode": "8"}
-        admin.create(parameters)
-        wait_for("admission", lambda: admin.try_create(wanted).ok)
+        wait_for(f"answer of the policy for {data}", as_expected)
+        roots = live_lint(control_plane, tmp_path, wanted)
+        assert roots & OF_THE_POOLS == ({root} if root else set())
     finally:
         admin.delete(parameters)
-        admin.delete(own)
+        wait_for("admission without parameters", lambda: admin.try_create(wanted).ok)
+
+
+def test_quota_and_runtime_class_of_the_live_cluster(
+    admin: Admin, control_plane: ControlPlane, namespaces: dict[str, str], tmp_path: Path
+) -> None:
+    wanted = in_namespace(CASES["well"], namespaces[""])
+    wanted["spec"]["template"]["spec"]["runtimeClassName"] = "nvidia-of-elsewhere"
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "gpus", "namespace": namespaces[""]},
+        "spec": {"hard": {"requests.nvidia.com/gpu": "8"}},
+    }
+    stage.settle(admin, admin.create(quota))
+    try:
+        roots = live_lint(control_plane, tmp_path, wanted)
+    finally:
+        admin.delete(quota)
+    assert {"resourcequota-exceeded", "runtimeclass-missing"} <= roots

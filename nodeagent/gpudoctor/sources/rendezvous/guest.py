@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import socket
 import threading
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Guest:
 
     def __init__(self, plan: Plan, report: dict[str, Any], say: Callable[[str], None]) -> None:
         self._plan, self._report, self._say = plan, report, say
+        self._instance = secrets.token_hex(16)
         self._said = ""
 
     async def run(self) -> Outcome:
@@ -110,7 +112,8 @@ class Guest:
             writer.close()
 
     def _joined(self, address: str, port: int, failed: str) -> bytes:
-        return msgspec.json.encode(Joined(address, port, self._report, failed))
+        joined = Joined(address, port, self._instance, self._report, failed)
+        return msgspec.json.encode(joined)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         failed: Exception = UnresolvedError("it has no address")

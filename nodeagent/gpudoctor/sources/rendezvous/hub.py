@@ -35,11 +35,12 @@ _SILENT = "stopped answering"
 class Joined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A member's first frame: where it listens and what it says of itself.
 
-    `failed` is why it will not take part: its own preflight ended so.
+    `instance` tells one process from another of the same rank and address. `failed` is why it will not take part: its own preflight ended so.
     """
 
     address: str
     port: int
+    instance: str
     report: dict[str, Any]
     failed: str = ""
 
@@ -80,7 +81,7 @@ class Hub:
         self._plan, self._report, self._say = plan, report, say
         self._guests: dict[int, _Guest] = {}
         self._left: dict[int, Entry] = {}
-        self._refused: dict[Refused, None] = {}
+        self._refused: dict[str, Refused] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._closed = asyncio.Event()
@@ -142,7 +143,7 @@ class Hub:
         return Minutes(
             timeout=self._plan.timeout,
             entries=(ours, *(self._entry(rank) for rank in range(1, self._plan.members))),
-            refused=tuple(one for one in self._refused if not self._is_settled(one)),
+            refused=tuple(self._still_refused()),
         )
 
     def _entry(self, rank: int) -> Entry:
@@ -151,10 +152,10 @@ class Hub:
             return guest.entry("" if guest.done.is_set() else _SILENT)
         return self._left.get(rank) or Entry(rank=rank)
 
-    def _is_settled(self, refused: Refused) -> bool:
-        """Whether the same caller was let in later: its predecessor had still held the rank."""
-        guest = self._guests.get(refused.claims)
-        return guest is not None and guest.address == refused.address
+    def _still_refused(self) -> list[Refused]:
+        """Leave out who was let in later: its predecessor had still held the rank."""
+        let_in = {guest.joined.instance for guest in self._guests.values()}
+        return [one for instance, one in self._refused.items() if instance not in let_in]
 
     def _peers(self) -> list[Peer]:
         return [
@@ -177,23 +178,23 @@ class Hub:
             if hello.purpose is not Purpose.PROBE:
                 await self._admit(hello, channel, address)
         except TokenError:
-            self._refuse(Refused(address, claims, OTHER_TOKEN))
+            self._refuse(f"{address} {claims}", Refused(address, claims, OTHER_TOKEN))
         except (WireError, OSError, TimeoutError):
             pass  # whoever it is comes again, or is missed
         finally:
             writer.close()
             self._tasks.discard(task)
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, instance: str, refused: Refused) -> None:
         if len(self._refused) < _MOST_REFUSED and not self._closed.is_set():
-            self._refused[refused] = None
+            self._refused[instance] = refused
 
     async def _admit(self, hello: Hello, channel: Channel, address: str) -> None:
         async with asyncio.timeout(_ANSWER_S):
             joined = _joined(await channel.receive(wire.MOST_REPORT + wire.MOST_HELLO))
         why = self._why_not(hello)
         if why:
-            self._refuse(Refused(address, hello.rank, why))
+            self._refuse(joined.instance, Refused(address, hello.rank, why))
             await channel.send(msgspec.json.encode(Answer(turned_away=why)))
             return
         guest = _Guest(hello.rank, address, joined, self._now, late=self._now > self._plan.timeout)
