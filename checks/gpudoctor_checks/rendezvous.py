@@ -182,7 +182,7 @@ def tokens(met: Rendezvous) -> Iterator[Result]:
         yield finding(
             "rendezvous-token-mismatch",
             _member(met, met.members[0]),
-            f"Members {ranks} and so {len(others)} of {len(met.members)} have another token than "
+            f"Members {ranks}, {len(others)} of {len(met.members)}, have another token than "
             f"{met.members[0].label}: most likely its own is the odd one.",
             *(Evidence(one.address, "token", one.why) for one in others.values()),
             values={"member": met.members[0].label},

@@ -35,7 +35,8 @@ _SILENT = "stopped answering"
 class Joined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A member's first frame: where it listens and what it says of itself.
 
-    `instance` tells one process from another of the same rank and address. `failed` is why it will not take part: its own preflight ended so.
+    `instance` tells one process from another of the same rank and address. `failed` is why it will
+    not take part: its own preflight ended so.
     """
 
     address: str
