@@ -132,7 +132,7 @@ class Guest:
         answer = await self._answer(channel, left + _ANSWER_S)
         failed = await probe.unreachable(self._plan, probe.peers_of(self._plan.rank, answer.peers))
         await channel.send(msgspec.json.encode(failed))
-        async with asyncio.timeout(_ANSWER_S):
+        async with asyncio.timeout(probe.BOUND_S + _ANSWER_S):
             minutes = parse_minutes(await channel.receive(wire.MOST_RESULT))
         if minutes is None:
             raise WireError("minutes that cannot be read")

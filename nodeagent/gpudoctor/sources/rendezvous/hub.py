@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from gpudoctor.sources.rendezvous.probe import Peer
 from gpudoctor.sources.rendezvous.wire import Channel, Hello, Purpose, TokenError, WireError
 
 _ANSWER_S = 20.0
+_SLACK_S = 5.0
 _SAY_S = 30.0
 _MOST_REFUSED = 64
 _WENT = "went away again"
@@ -94,12 +96,11 @@ class Hub:
         """Listen until all are there or the time is over, and return the minutes."""
         self._began = asyncio.get_running_loop().time()
         try:
-            server = await asyncio.start_server(
-                self._serve, port=self._plan.port, backlog=wire.MOST_MEMBERS
-            )
+            listener = _listener(self._plan.port)
         except OSError as error:
             why = f"cannot listen on port {self._plan.port}: {error.strerror or error}"
             return Outcome(failed=NO_PORT, why=why)
+        server = await asyncio.start_server(self._serve, sock=listener)
         try:
             await self._wait_for_all()
             self._closed.set()
@@ -135,11 +136,12 @@ class Hub:
 
     async def _compare(self) -> Minutes:
         """Have all members try each other, as we do ourselves; wait for their answers, bounded."""
-        own = await probe.unreachable(self._plan, self._peers())
+        tries = asyncio.ensure_future(probe.unreachable(self._plan, self._peers()))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(probe.BOUND_S + _SLACK_S):
                 for guest in self._guests.values():
                     await guest.done.wait()
+        own = await tries
         ours = Entry(rank=0, report=self._report, came=0.0, unreachable=own)
         return Minutes(
             timeout=self._plan.timeout,
@@ -168,6 +170,7 @@ class Hub:
         task = asyncio.current_task()
         assert task is not None
         address = str((writer.get_extra_info("peername") or ("?",))[0])
+        address = address.removeprefix("::ffff:")  # IPv4 at a socket for both
         if len(self._tasks) > 2 * self._plan.members + 64:
             writer.close()
             return
@@ -223,7 +226,7 @@ class Hub:
             await self._until_closed(channel)
             answer = Answer(peers=tuple(self._peers()))
             await channel.send(msgspec.json.encode(answer))
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(probe.BOUND_S + _ANSWER_S):
                 guest.unreachable = _ranks(await channel.receive(wire.MOST_CONTROL))
             guest.done.set()
         finally:
@@ -247,6 +250,17 @@ class Hub:
             await asyncio.gather(closed, gone, return_exceptions=True)
         if not self._closed.is_set():
             raise WireError("it went away")
+
+
+def _listener(port: int) -> socket.socket:
+    """Listen on all addresses of both families, of IPv4 where that is all there is."""
+    both = socket.has_dualstack_ipv6()
+    return socket.create_server(
+        ("", port),
+        family=socket.AF_INET6 if both else socket.AF_INET,
+        dualstack_ipv6=both,
+        backlog=wire.MOST_MEMBERS,
+    )
 
 
 def _joined(raw: bytes) -> Joined:

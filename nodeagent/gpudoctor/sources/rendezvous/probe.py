@@ -13,6 +13,8 @@ from gpudoctor.sources.rendezvous.wire import Purpose, WireError
 
 MOST_PEERS = 64
 _CONNECT_S = 3.0
+BOUND_S = 2 * (_CONNECT_S + wire.HANDSHAKE_S)
+"""Seconds that the tries of one member take at most."""
 
 
 class Peer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,10 +57,19 @@ async def listen(plan: Plan, address: str) -> tuple[asyncio.Server, int]:
 
 
 async def unreachable(plan: Plan, peers: Iterable[Peer]) -> dict[int, str]:
-    """Try to connect to each, all at once; return the ranks that failed, each with its reason."""
+    """Try to connect to each, all at once; return the ranks that failed, each with its reason.
+
+    Those that failed are tried once more when the others are done: with little CPU, the first
+    tries of all members to all others are slow.
+    """
     tried = list(peers)
-    answers = await asyncio.gather(*(_try(plan, peer) for peer in tried))
-    return {peer.rank: why for peer, why in zip(tried, answers, strict=True) if why}
+    failed = await _try_all(plan, tried)
+    return await _try_all(plan, [peer for peer in tried if peer.rank in failed])
+
+
+async def _try_all(plan: Plan, peers: list[Peer]) -> dict[int, str]:
+    answers = await asyncio.gather(*(_try(plan, peer) for peer in peers))
+    return {peer.rank: why for peer, why in zip(peers, answers, strict=True) if why}
 
 
 async def _try(plan: Plan, peer: Peer) -> str:

@@ -28,7 +28,7 @@ LEAST_SECRET = 16
 _NONCE = 32
 _MAC = 32
 _LENGTH = 4
-_HANDSHAKE_S = 10.0
+HANDSHAKE_S = 10.0
 T = TypeVar("T")
 
 
@@ -177,7 +177,7 @@ async def greet(
     purpose, rank, members = hello
     nonce = secrets.token_hex(_NONCE)
     raw = msgspec.json.encode(Hello(VERSION, purpose, rank, members, nonce))
-    async with asyncio.timeout(_HANDSHAKE_S):
+    async with asyncio.timeout(HANDSHAKE_S):
         await send_raw(writer, raw)
         answer = _decode(await receive_raw(reader, MOST_HELLO), _Challenge)
         theirs = _nonce(answer.nonce)
@@ -197,7 +197,7 @@ async def welcome(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, rank: int
 ) -> tuple[Hello, Channel]:
     """Answer a hello; that the caller knows the secret shows in the first frame that follows."""
-    async with asyncio.timeout(_HANDSHAKE_S):
+    async with asyncio.timeout(HANDSHAKE_S):
         raw = await receive_raw(reader, MOST_HELLO)
         hello = parse_hello(raw)
         ours = secrets.token_bytes(_NONCE)
