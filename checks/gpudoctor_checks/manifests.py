@@ -67,6 +67,15 @@ def needs(manifest: Manifest) -> Iterator[Result]:
         return
     if declared.gpus is not None and gpus and declared.gpus != gpus:
         yield _wrong(manifest, f"{where}: gpus={declared.gpus}, and the pod asks for {gpus}")
+    elif declared.gpus is None and gpus and manifest.members > 1 and manifest.whole:
+        yield finding(
+            "needs-not-declared",
+            pod.subject,
+            f"{manifest.members} pods with GPUs work together, and what they declare does not say "
+            "how many GPUs each of them needs.",
+            Evidence(pod.meta.path, where, manifest.declared, f"no gpus={gpus}"),
+            values={"pod": pod.meta.short, "annotation": ANNOTATION, "gpus": str(gpus)},
+        )
     yield from _rdma(manifest, declared)
 
 

@@ -102,6 +102,9 @@ def test_several_gpu_pods_declare_their_needs() -> None:
     assert found(job(None)) == [("needs-not-declared", "warning")]
     assert found(job(None, parallelism=1)) == []
     assert found(job(None, gpus=0, volumeMounts=[])) == []
+    # The number of pods stands in the object; that of the GPUs of each has to be said.
+    assert found(job("rdma")) == [("needs-not-declared", "warning")]
+    assert found(job("rdma", parallelism=1)) == []
 
 
 @pytest.mark.parametrize("need", ["rmda,gpus=8", "rdma,gpus=4", "gpus"])

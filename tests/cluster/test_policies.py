@@ -45,6 +45,10 @@ def visible(value: str) -> list[JSON]:
     return [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
 
 
+def required(value: str) -> list[JSON]:
+    return [{"name": "GPUDOCTOR_REQUIRE", "value": value}]
+
+
 CASES: dict[str, JSON] = {
     "well": job(),
     "default shm": job(volumeMounts=[]),
@@ -66,6 +70,16 @@ CASES: dict[str, JSON] = {
     "devices hidden, no GPU": job(None, gpus=0, env=visible("void"), limits=NO_RDMA),
     "RDMA declared, not asked for": job(limits=NO_RDMA),
     "GDR declared, not asked for": job("gdr gpus=8", limits=NO_RDMA),
+    "RDMA declared, not how many GPUs": job("rdma"),
+    "another number of GPUs declared": job("rdma,gpus=4"),
+    "a word that is no need": job("rmda,gpus=8"),
+    "a need without its value": job("rdma gpus"),
+    "all the words": job(
+        "rdma,gdr,nvlink,numa memlock,shm=16Gi\ncuda=13.1,gpus=8,hugepages=1Gi,bootstrap=60"
+    ),
+    "declared by variable": job(None, env=required("rdma,gpus=8")),
+    "another number declared by variable": job(None, env=required("gpus=2")),
+    "one pod, RDMA alone": job("rdma", 1),
     "nothing declared": job(None),
     "nothing declared, one pod": job(None, 1),
     "nothing declared, no GPU": job(None, gpus=0, volumeMounts=[]),
