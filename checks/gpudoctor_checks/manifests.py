@@ -77,6 +77,16 @@ def needs(manifest: Manifest) -> Iterator[Result]:
             values={"pod": pod.meta.short, "annotation": ANNOTATION, "gpus": str(gpus)},
         )
     yield from _rdma(manifest, declared)
+    alone = not gpus or manifest.members < 2
+    if declared.wants_rdma and not alone and manifest.whole and not manifest.is_near:
+        yield finding(
+            "topology-scope-not-declared",
+            pod.subject,
+            f"{manifest.members} pods need RDMA between them, and nothing says on which nodes "
+            "together: neither an annotation for the queue, nor affinity, nor a selector.",
+            Evidence(pod.meta.path, "spec.affinity.podAffinity", "not set"),
+            values={"pod": pod.meta.short},
+        )
 
 
 def _wrong(manifest: Manifest, why: str) -> Draft:

@@ -15,7 +15,7 @@ from gpudoctor.diagnosis import diagnose
 from gpudoctor.facts.kubernetes import manifests
 from gpudoctor.registry import Registry
 from gpudoctor_checks.manifests import CHECKS
-from tests.checks.test_manifests import job
+from tests.checks.test_manifests import FAR, NEAR, anywhere, job
 from tests.cluster import crds, stage
 from tests.cluster.admin import Admin, wait_for
 from tests.cluster.control_plane import ControlPlane
@@ -38,6 +38,7 @@ POLICY_OF = {
     "memlock-limit-nonroot": "gpudoctor-locked-memory",
     "needs-not-declared": "gpudoctor-needs",
     "rdma-not-requested": "gpudoctor-needs",
+    "topology-scope-not-declared": "gpudoctor-topology-scope",
 }
 
 
@@ -47,6 +48,19 @@ def visible(value: str) -> list[JSON]:
 
 def required(value: str) -> list[JSON]:
     return [{"name": "GPUDOCTOR_REQUIRE", "value": value}]
+
+
+# As in the tests of lint, and whole: the server takes no empty term.
+SELECTOR = {"matchLabels": {"app": "t"}}
+TERM = {"topologyKey": "gpudoctor.io/fabric", "labelSelector": SELECTOR}
+SERVED_NEAR = NEAR | {
+    "affinity among the pods": {
+        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [TERM]}}
+    },
+    "spread": {
+        "topologySpreadConstraints": [TERM | {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+    },
+}
 
 
 CASES: dict[str, JSON] = {
@@ -80,6 +94,11 @@ CASES: dict[str, JSON] = {
     "declared by variable": job(None, env=required("rdma,gpus=8")),
     "another number declared by variable": job(None, env=required("gpus=2")),
     "one pod, RDMA alone": job("rdma", 1),
+    "anywhere": anywhere(),
+    "anywhere, without RDMA": anywhere("gpus=8"),
+    "anywhere, one pod": anywhere(parallelism=1),
+    **{f"near by {name}": anywhere(**spec) for name, spec in SERVED_NEAR.items()},
+    **{f"far in spite of {name}": anywhere(**spec) for name, spec in FAR.items()},
     "nothing declared": job(None),
     "nothing declared, one pod": job(None, 1),
     "nothing declared, no GPU": job(None, gpus=0, volumeMounts=[]),

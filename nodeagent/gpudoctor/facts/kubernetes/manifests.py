@@ -7,6 +7,7 @@ other kind with `spec.template.spec.containers` is read in the same way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -21,6 +22,11 @@ from gpudoctor.report import Evidence
 
 _MOST_MEMBERS = 4096
 _RAY_SHM = {"name": "shared-mem", "emptyDir": {"medium": "Memory"}}
+_TOPOLOGY_ANNOTATION = re.compile(
+    r"kueue\.x-k8s\.io/podset-(required|preferred|unconstrained)-topology"
+    r"|(alpha\.jobset|leaderworkerset)\.sigs\.k8s\.io/exclusive-topology"
+)
+_TOPOLOGY_LABEL = re.compile(r"topology|fabric|clique|rack|block|zone|spine|leaf", re.I)
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 
 
@@ -30,6 +36,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     `declared` are the needs as annotation or variable of it say. `whole` is False where the rest
     of the template comes from elsewhere, as a TrainJob's from its runtime. `meets` says that its
     preflight waits for the other members, `ordered` why they may not be there before it is ready.
+    `is_near` says that something tells how near to each other the pods must run.
     """
 
     situation: PodSituation
@@ -38,6 +45,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = True
     meets: bool = False
     ordered: Evidence | None = None
+    is_near: bool = False
 
     @property
     def pod(self) -> Pod:
@@ -84,6 +92,28 @@ def _manifest(obj: JsonObject, found: _Template, several: bool) -> Manifest:
         whole=found.whole,
         meets=_meets(found.template),
         ordered=_ordered(obj),
+        is_near=any(map(_TOPOLOGY_ANNOTATION.fullmatch, annotations)) or _is_near(found.template),
+    )
+
+
+def _is_near(template: JsonObject) -> bool:
+    """Whether affinity, spread or a selector by a topology's label places the pods together."""
+    spec = fields.mapping(template, "spec")
+    affinity = fields.mapping(spec, "affinity")
+    terms = fields.objects(
+        affinity, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+    )  # fmt: skip
+    keys = [*fields.text_map(spec, "nodeSelector")]
+    keys += [
+        fields.text(one, "key") or ""
+        for term in terms
+        for one in fields.objects(term, "matchExpressions")
+    ]
+    return (
+        bool(fields.objects(spec, "topologySpreadConstraints"))
+        or "podAffinity" in affinity
+        or any(map(_TOPOLOGY_LABEL.search, keys))
     )
 
 
