@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test e2e e2e-old lint bench index schema clean
+.PHONY: demo test e2e e2e-old lint bench index schema crd manifests lock image clean
 
 demo: $(VENV)/installed
 	$(BIN)/gpudoctor check --pod trainer-0 --from samples/trainer-without-rdma.json || test $$? -eq 1
@@ -36,6 +36,25 @@ index: $(VENV)/installed
 # The published JSON schema of reports; commit it with the change of report.py.
 schema: $(VENV)/installed
 	$(BIN)/python -m gpudoctor.report > nodeagent/gpudoctor/report.schema.json
+
+# The Diagnosis CRD in the chart; commit it with the change of publish/status.py.
+crd: $(VENV)/installed
+	$(BIN)/python -m gpudoctor.publish.crd > daemonset/chart/templates/diagnosis-crd.yaml
+
+# The plain manifests; commit them with the change of the chart.
+manifests: $(VENV)/installed-dev
+	$(BIN)/python -m daemonset.render "$$($(BIN)/python -m tests.helm)"
+
+# What goes into the image, by hash; commit it with the change of constraints.txt.
+lock: $(VENV)/installed-dev
+	$(BIN)/python -m daemonset.lock
+
+# The container image. BASE, MACHINE and BUILDER can be set; daemonset/README.md says how.
+IMAGE ?= localhost/gpudoctor:latest
+BUILDER ?= buildah
+MACHINE ?= $(shell uname -m)
+image: $(VENV)/installed-dev
+	BUILDER="$(BUILDER)" BASE="$(BASE)" $(BIN)/python -m daemonset.image $(MACHINE) $(IMAGE)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -81,7 +81,8 @@ def _processes() -> dict[str, Any]:
     return tree
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """Return the tree of the whole host."""
     tree = whole_machine()
     for number in range(ROCE_CARDS):
         tree |= _roce_card(number)
@@ -101,7 +102,7 @@ def run() -> None:
     """Print the medians against the budget; the rounds are interleaved, so load hits all alike."""
     with tempfile.TemporaryDirectory() as folder:
         root, recording = Path(folder) / "root", Path(folder) / "host.json"
-        on_disk(_machine(), root)
+        on_disk(machine(), root)
         with LiveHost(str(root)) as live:
             recorder = Recorder(live)
             hosts.read(recorder, hosts.LOCAL, None)

@@ -58,3 +58,65 @@ def on_disk(tree: dict[str, Any], root: Path) -> None:
             place.symlink_to(entry["link"])
         else:
             place.write_text(entry)
+
+
+LIKE = {"hgx": (2, 4), "pair": (2, 1)}
+"""Machines that the joined cases are like: sockets, and GPUs with a NIC beside each, a socket."""
+
+BOOTED = 1_795_000_000
+"""When the machines of the joined cases started, in seconds since 1970: 2026-11-18T11:06:40Z."""
+
+
+def gpu_uuid(index: int) -> str:
+    """Return the UUID of a machine's GPU by its number."""
+    return f"GPU-{index:08d}-aaaa-bbbb-cccc-dddddddddddd"
+
+
+def gpu_node(like: str = "hgx") -> dict[str, Any]:
+    """Return the tree of a whole node as its root sees it, with driver, and nothing wrong.
+
+    GPUs are numbered as the driver does, by address; uverbsN and mlx5_N go together.
+    """
+    sockets, per_socket = LIKE[like]
+    tree = whole_machine(sockets, per_socket)
+    gpus = [
+        f"0000:{0x13 + socket * 0x80 + slot * 0x10:02x}:00.0"
+        for socket in range(sockets)
+        for slot in range(per_socket)
+    ]
+    devices = [path.rpartition("/")[2] for path in tree if path.startswith(f"{DEVICES}/")]
+    adapters = range(sockets * per_socket)
+    tree |= {
+        DEVICES: {"dir": sorted(devices)},
+        "/sys/class/infiniband": {"dir": [f"mlx5_{index}" for index in adapters]},
+        "/sys/class/infiniband_verbs": {"dir": [f"uverbs{index}" for index in adapters]},
+        "/sys/kernel/mm/memory_peers": {"errno": "ENOENT"},
+        "/sys/module/nvidia/version": "580.126.09\n",
+        "/sys/module/nvidia_peermem": {"errno": "ENOENT"},
+        "/sys/module/nvidia_peermem/version": {"errno": "ENOENT"},
+        "/sys/module/nv_peer_mem": {"errno": "ENOENT"},
+        "/sys/module/nv_peer_mem/version": {"errno": "ENOENT"},
+        "/proc/driver/nvidia/version": (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09\n"
+        ),
+        "/proc/driver/nvidia/gpus": {"dir": gpus},
+        "/proc/sys/kernel/osrelease": "6.8.0-60-generic\n",
+        "/proc/1/comm": "systemd\n",
+        "/proc/1/cgroup": "0::/init.scope\n",
+        "/proc/stat": f"cpu 1 2 3\nbtime {BOOTED}\n",
+        "/proc": {"dir": ["1", "self"]},
+        "/proc/self/limits": "Max locked memory         8388608   8388608   bytes\n",
+        "/proc/self/status": "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n",
+        "/dev": {"dir": ["null", *(f"nvidia{index}" for index in range(len(gpus)))]},
+        "/dev/infiniband": {"dir": ["rdma_cm", *(f"uverbs{index}" for index in adapters)]},
+        "cmd:dmesg": "<6>[    0.000000] Linux version 6.8.0-60-generic\n",
+    }
+    for index in adapters:
+        tree[f"/sys/class/infiniband_verbs/uverbs{index}/ibdev"] = f"mlx5_{index}\n"
+        tree[f"/dev/infiniband/uverbs{index}"] = {"char": [231, 192 + index], "mode": "0666"}
+    for index, address in enumerate(gpus):
+        tree[f"/proc/driver/nvidia/gpus/{address}/information"] = (
+            f"Model: \t\t NVIDIA H100 80GB HBM3\nGPU UUID: \t {gpu_uuid(index)}\n"
+            f"Device Minor: \t {index}\n"
+        )
+    return tree

@@ -24,6 +24,7 @@ RANK = {
     "gpudoctor_checks": 3,
     "gpudoctor.registry": 3,
     "gpudoctor.diagnosis": 4,
+    "gpudoctor.across": 4,
     "gpudoctor.readings": 5,
     "gpudoctor.agent": 6,
     "gpudoctor.controller": 6,

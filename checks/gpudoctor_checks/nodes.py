@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 
+from gpudoctor import PREFIX
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.kubernetes import placement, resources
 from gpudoctor.facts.kubernetes.components import Role, troubles
@@ -222,6 +223,10 @@ def _reported(node: Node, related: tuple[Subject, ...]) -> Iterator[Result]:
 
 
 def _is_bad(condition: Condition) -> bool:
+    if condition.type.startswith(f"{PREFIX}/"):
+        return (
+            False  # what we said of the node last: an agent that believed it would never clear it
+        )
     if condition.type in _KUBELET or not _ABOUT_GPUS.search(condition.type):
         return False
     bad = "False" if _GOOD_WHEN_TRUE.fullmatch(condition.type) else "True"

@@ -129,8 +129,8 @@ def _capacity_finding(
     return finding(
         "gpu-capacity-exhausted",
         situation.subject,
-        f"The {len(nodes)} nodes that the pod may use have {number(total)} {resource} free "
-        f"together; it needs {number(wanted)} on one of them.{_missing_note(situation)}",
+        f"{_usable(len(nodes))} {number(total)} {resource} free{' together' * (len(nodes) > 1)}; "
+        f"it needs {number(wanted)} on one node.{_missing_note(situation)}",
         *free_evidence,
         *holders,
         request,
@@ -140,6 +140,16 @@ def _capacity_finding(
         leans_on=("Node", "Pod"),
         severity=severity,
     )
+
+
+def _counted(nodes: int) -> str:
+    return f"{nodes or 'no'} node{'s' * (nodes != 1)}"
+
+
+def _usable(nodes: int) -> str:
+    if nodes == 1:
+        return "The only node that the pod may use has"
+    return f"The {nodes} nodes that the pod may use have"
 
 
 def _free_evidence(short: Sequence[NodeFit], resource: str) -> tuple[Evidence, ...]:
@@ -193,8 +203,8 @@ def no_gpu_node(situation: PodSituation) -> Iterator[Result]:
         yield finding(
             "no-gpu-node",
             situation.subject,
-            f"The cluster has {len(nodes) or 'no'} nodes"
-            + (f", none of them with {resource} or labels of such hardware." if nodes else "."),
+            f"The cluster has {_counted(len(nodes))}"
+            + (f", without {resource} and without labels of such hardware." if nodes else "."),
             failure.evidence,
             supply.request_evidence(situation, resource),
             *supply.allocatable_evidence(nodes, resource, "no such key"),

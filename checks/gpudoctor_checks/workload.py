@@ -674,7 +674,8 @@ def unexplained(case: Unexplained) -> Iterator[Result]:
         yield finding(
             "insufficient-evidence",
             situation.subject,
-            f"The pod is not well ({case.health.why}), and what was read does not say why.",
+            f"The pod is not well ({case.health.why}), and what Kubernetes shows of it does not "
+            "say why.",
             case.health.evidence,
             *([situation.failure.evidence] if situation.failure else []),
             *(
@@ -722,8 +723,8 @@ def _application_error(
     return finding(
         "application-error",
         pod.subject,
-        f"Container {status.name} ended {how}; nothing in the pod, its node or its events "
-        f"accounts for it.{unread}",
+        f"Container {status.name} ended {how}; nothing that Kubernetes says of the pod, its node "
+        f"or its events accounts for it.{unread}",
         Evidence(pod.meta.path, field, _end_text(status, end), end.message or None),
         *(line.evidence for line in lines[-1:]),
         values={"container": status.name, "pod": pod.meta.short, "reason": reason},

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpudoctor.report import Blame, Certainty, Evidence, Severity, Subject, Unknown
+from gpudoctor.report import Blame, Certainty, Evidence, Finding, Severity, Subject, Unknown
 
 F = TypeVar("F")
 
@@ -24,7 +24,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     `values` fill the placeholders of the catalogue's title and fixes. `related` are further
     objects (the pod, its node, a GPU) by which it can be linked to what it explains.
     `leans_on` names the kinds of object whose absence or completeness the answer needs: if
-    the input does not hold all of them, the finding is at most `likely`.
+    the input does not hold all of them, the finding is at most `likely`. `told` is the finding
+    as another of us made it, whose words are kept.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     related: tuple[Subject, ...]
     leans_on: tuple[str, ...]
     fix: str | None
+    told: Finding | None = None
 
 
 def finding(
@@ -71,6 +73,27 @@ def finding(
         related=tuple(related),
         leans_on=tuple(leans_on),
         fix=fix,
+    )
+
+
+def relayed(told: Finding, *, evidence: tuple[Evidence, ...], related: Iterable[Subject]) -> Draft:
+    """Draft a finding that another of us made, such as the agent of a node, in its own words.
+
+    `evidence` says where it was published, before what was read there.
+    """
+    return Draft(
+        name=told.name,
+        subject=told.subject,
+        detail=told.detail,
+        evidence=(*evidence, *told.evidence),
+        values={},
+        certainty=told.certainty,
+        severity=told.severity,
+        blame=told.blame,
+        related=tuple(related),
+        leans_on=(),
+        fix=None,
+        told=told,
     )
 
 

@@ -1,8 +1,9 @@
 """From facts to a verdict: runs the checks, links causes to what they explain, picks the roots.
 
 A finding explains another when its runbook says so and both concern the same pod, node or
-device. A root is a finding of severity warning or above that no other present one explains.
-Where runbooks explain each other in a circle, the finding of the lower layer is the cause.
+device; one found on a machine explains the same one where a pod shows it. A root is a finding of
+severity warning or above that no other present one explains. Where runbooks explain each other in
+a circle, the finding of the lower layer is the cause.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from gpudoctor.report import (
     Verdict,
 )
 
+_MACHINES = ("Node", "Host")
+
 
 class RuleError(Exception):
     """A rule that breaks the contract with the catalogue; its finding becomes an unknown."""
@@ -37,12 +40,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Linked findings, worst first, the ids of the roots among them, and what is unknown.
 
     `needed_unknown` says that a check could not judge, for want of a fact or because it broke.
+    `touched` has the objects that each finding concerns, by its id.
     """
 
     findings: tuple[Finding, ...]
     root_ids: tuple[str, ...]
     unknown: tuple[Unknown, ...]
     needed_unknown: bool = False
+    touched: dict[str, frozenset[Subject]] = {}
 
 
 def diagnose(
@@ -50,6 +55,8 @@ def diagnose(
     facts: Sequence[object],
     *,
     otherwise: Sequence[object] = (),
+    around: Sequence[object] = (),
+    concern: Callable[[Draft, Entry], Draft | None] = lambda draft, _entry: draft,
     is_complete: Callable[[str], bool] = lambda _kind: True,
     unknown: Iterable[Unknown] = (),
     selected: Callable[[Entry], bool] = lambda _entry: True,
@@ -58,25 +65,32 @@ def diagnose(
     """Run every check whose fact type is among `facts` and link what they find.
 
     The checks of `otherwise` run only where nothing of severity warning or above was found.
+    `around` are facts about the subject's surroundings, such as the machine that a pod runs on:
+    of what is found there, `concern` returns how it stands for the subject, None where it does
+    not touch it. It explains what is found in `facts`, and does not stand in for `otherwise`.
     `is_complete(kind)` says whether the input holds all objects of that kind; findings that
     lean on a kind it does not are at most `likely`. `unknown` are the facts that the sources
     could not read. `selected` leaves out findings by their catalogue entry, `kept`
     single occurrences, as a site's waivers do.
     """
     drafts, unknowns = _run_all(registry, facts)
-    if all((d.severity or e.severity) is Severity.INFO for d, e in drafts):
+    if all((d.severity or e.severity) is Severity.INFO for d, e in drafts if kept(d, e)):
         more, missing = _run_all(registry, otherwise)
         drafts += more
         unknowns += missing
-    drafts = [(draft, entry) for draft, entry in drafts if selected(entry) and kept(draft, entry)]
     needed_unknown = bool(unknowns)
-    unknowns = [*registry.broken, *unknown, *unknowns]
-    findings, root_ids = _link(_merge(drafts), is_complete)
+    beside, missing = _run_all(registry, around)
+    drafts += [(own, entry) for draft, entry in beside if (own := concern(draft, entry))]
+    drafts = [(draft, entry) for draft, entry in drafts if selected(entry) and kept(draft, entry)]
+    unknowns = [*registry.broken, *unknown, *unknowns, *missing]
+    merged = _merge(drafts)
+    findings = _link(merged, is_complete)
     return Diagnosis(
         findings=findings,
-        root_ids=root_ids,
+        root_ids=roots_of(findings),
         unknown=tuple(dict.fromkeys(unknowns)),
         needed_unknown=needed_unknown,
+        touched={key: frozenset(_touches(draft)) for key, (draft, _) in merged.items()},
     )
 
 
@@ -104,6 +118,9 @@ def _run(
         for result in check.run(part):
             if isinstance(result, Unknown):
                 missing.append(result)
+            elif result.told is not None and catalogue.get(result.name) is None:
+                why = f"{result.told.title} ({result.told.code}): this version has no runbook of it"
+                missing.append(Unknown(f"finding {result.name}", why))
             else:
                 found.append((result, _entry_of(result, catalogue)))
     except Exception as error:  # noqa: BLE001 - one broken rule must not hide the others
@@ -116,6 +133,8 @@ def _entry_of(draft: Draft, catalogue: Catalogue) -> Entry:
     entry = catalogue.get(draft.name)
     if entry is None:
         raise RuleError(f"no runbook for finding {draft.name}")
+    if draft.told is not None:
+        return entry
     if draft.severity not in (None, entry.severity, *entry.may_be):
         raise RuleError(f"runbook {entry.code} does not allow severity {draft.severity}")
     return entry
@@ -147,7 +166,7 @@ def _join(first: Draft, second: Draft) -> Draft:
 
 def _link(
     drafts: dict[str, tuple[Draft, Entry]], is_complete: Callable[[str], bool]
-) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+) -> tuple[Finding, ...]:
     explains = {key: _explained_by(key, drafts) for key in drafts}
     _break_circles(explains, drafts)
     caused_by: dict[str, list[str]] = {key: [] for key in drafts}
@@ -158,15 +177,18 @@ def _link(
         _finding(key, draft, entry, explains[key], caused_by[key], is_complete)
         for key, (draft, entry) in drafts.items()
     ]
-    findings.sort(key=_worst_first)
+    return tuple(sorted(findings, key=worst_first))
+
+
+def roots_of(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return the ids of the findings that no other one of severity warning or above explains."""
     severities = {finding.id: finding.severity for finding in findings}
-    roots = tuple(
+    return tuple(
         finding.id
         for finding in findings
         if finding.severity is not Severity.INFO
         and all(severities[cause] is Severity.INFO for cause in finding.caused_by)
     )
-    return tuple(findings), roots
 
 
 def _explained_by(key: str, drafts: dict[str, tuple[Draft, Entry]]) -> list[str]:
@@ -175,8 +197,19 @@ def _explained_by(key: str, drafts: dict[str, tuple[Draft, Entry]]) -> list[str]
     return [
         other_key
         for other_key, (other, _) in drafts.items()
-        if other_key != key and other.name in entry.explains and touched & _touches(other)
+        if other_key != key
+        and (other.name in entry.explains or _is_where_it_is(draft, other))
+        and touched & _touches(other)
     ]
+
+
+def _is_where_it_is(draft: Draft, other: Draft) -> bool:
+    """Whether a pod only shows what another draft finds on the machine itself: a lost GPU."""
+    return (
+        draft.name == other.name
+        and draft.subject.kind in _MACHINES
+        and other.subject.kind not in _MACHINES
+    )
 
 
 def _touches(draft: Draft) -> set[Subject]:
@@ -223,7 +256,8 @@ def _finding(
     certainty = draft.certainty
     if certainty is Certainty.CERTAIN and not all(is_complete(kind) for kind in draft.leans_on):
         certainty = Certainty.LIKELY
-    fixes = _fixes(draft, entry)
+    told = draft.told
+    fixes = _fixes(draft, entry) if told is None else told.fixes
     return Finding(
         id=key,
         code=entry.code,
@@ -233,7 +267,7 @@ def _finding(
         certainty=certainty,
         blame=draft.blame or entry.blame,
         subject=draft.subject,
-        title=_fill(entry.title, draft.values),
+        title=_fill(entry.title, draft.values) if told is None else told.title,
         detail=draft.detail,
         evidence=draft.evidence,
         explains=tuple(explains),
@@ -267,7 +301,8 @@ def _fill(template: str, values: dict[str, str]) -> str:
     return template.format_map(_Values(values))
 
 
-def _worst_first(finding: Finding) -> tuple[int, int, int, str, str]:
+def worst_first(finding: Finding) -> tuple[int, int, int, str, str]:
+    """Return the key by which findings are sorted in a report."""
     return (
         -finding.severity.rank,
         -finding.certainty.rank,
@@ -315,8 +350,8 @@ def _verdict(report: Report, *, needed_unknown: bool, starting: bool) -> Verdict
         return Verdict.FAILING
     if worst is Severity.WARNING:
         return Verdict.WARNING
-    if needed_unknown or any(child.verdict is Verdict.UNKNOWN for child in report.children):
+    if needed_unknown or any(member.verdict is Verdict.UNKNOWN for member in report.members):
         return Verdict.UNKNOWN
-    if starting or any(child.verdict is Verdict.STARTING for child in report.children):
+    if starting or any(member.verdict is Verdict.STARTING for member in report.members):
         return Verdict.STARTING
     return Verdict.HEALTHY

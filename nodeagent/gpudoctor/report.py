@@ -208,10 +208,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
                 return finding
         raise KeyError(finding_id)
 
+    @property
+    def members(self) -> tuple[Report, ...]:
+        """The children that decide over this report with it.
+
+        Pods on a node are none: what a pod asks for or runs does not make its node a bad one.
+        """
+        if self.subject.kind != "Node":
+            return self.children
+        return tuple(child for child in self.children if child.subject.kind != "Pod")
+
     def worst(self) -> Severity | None:
-        """Return the worst severity of this report and its children, None if nothing was found."""
+        """Return the worst severity of this report and its members, None if nothing was found."""
         own = [finding.severity for finding in self.findings]
-        below = [worst for child in self.children if (worst := child.worst()) is not None]
+        below = [worst for member in self.members if (worst := member.worst()) is not None]
         return max(own + below, key=lambda severity: severity.rank, default=None)
 
 

@@ -45,7 +45,7 @@ class TestCapacity:
         ]
         assert found.detail == (
             "The 2 nodes that the pod may use have 1 nvidia.com/gpu free together; it needs 2 on "
-            "one of them."
+            "one node."
         )
         assert found.title == "All suitable nvidia.com/gpu are in use; team/train-0 asks for 2"
         assert [e.note for e in found.evidence if "limits" in (e.path or "")] == [None]
@@ -100,7 +100,7 @@ class TestCapacity:
 
     def test_over_committed_node_has_none_free(self) -> None:
         found = finding_of(ask(waiting(1), *full(in_use=9)), "gpu-capacity-exhausted")
-        assert "have 0 nvidia.com/gpu free together" in found.detail
+        assert "The only node that the pod may use has 0 nvidia.com/gpu free" in found.detail
 
     def test_ended_pods_and_the_pod_itself_hold_nothing(self) -> None:
         done = k8s.pod("done", limits={GPU: "8"}, node="gpu-1", phase="Succeeded")
@@ -264,7 +264,7 @@ class TestNoGpuNode:
             "Pod/team/train-0 spec.containers[main].resources.limits[nvidia.com/gpu] 1",
             "Node/gpu-1 status.allocatable[nvidia.com/gpu] no such key",
         ]
-        assert "The cluster has 1 nodes, none of them with nvidia.com/gpu" in found.detail
+        assert "The cluster has 1 node, without nvidia.com/gpu" in found.detail
 
     @pytest.mark.parametrize(
         ("message", "expected"),

@@ -204,7 +204,7 @@ def started(*arguments: str, **how: Any) -> subprocess.CompletedProcess[bytes]:
 
 @pytest.mark.parametrize("output", ["text", "json", "junit", "html"])
 def test_a_reader_that_goes_away_does_not_change_the_status(output: str) -> None:
-    for arguments, status in (((*CHECK, "-o", output), 1), (("runbook",), 0)):
+    for arguments, status in (((*CHECK, "-o", output), 1), (("runbook",), 0), (("--help",), 0)):
         reader, writer = os.pipe()
         os.close(reader)
         ended = started(*arguments, stdout=writer)
@@ -225,3 +225,19 @@ def test_standard_output_that_takes_no_more(arguments: tuple[str, ...]) -> None:
 def test_closed_standard_output_still_gives_the_status(output: str) -> None:
     ended = started(*CHECK, "-o", output, preexec_fn=lambda: os.close(1))
     assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+def test_an_interrupt_during_the_start_ends_without_a_traceback() -> None:
+    interrupted = (
+        "import builtins, signal, sys; load = builtins.__import__\n"
+        "def interrupting(name, *rest, **more):\n"
+        "    if name == 'click': signal.raise_signal(signal.SIGINT)\n"
+        "    return load(name, *rest, **more)\n"
+        "from gpudoctor.__main__ import start\n"
+        "builtins.__import__ = interrupting\n"
+        "start()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", interrupted], capture_output=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")

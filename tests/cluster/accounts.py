@@ -11,7 +11,7 @@ import yaml
 from tests.cluster.admin import JSON, Admin, wait_for
 from tests.cluster.control_plane import ControlPlane
 
-RBAC = Path(__file__).parents[2] / "daemonset" / "rbac"
+RBAC = Path(__file__).parents[2] / "daemonset" / "manifests" / "rbac"
 _GROUP = "rbac.authorization.k8s.io"
 
 

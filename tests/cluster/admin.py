@@ -23,11 +23,13 @@ _TIMEOUT_SECONDS = 30.0
 _NAMESPACED = {
     "ConfigMap": "configmaps",
     "DaemonSet": "daemonsets",
+    "Diagnosis": "diagnoses",
     "Deployment": "deployments",
     "Event": "events",
     "Job": "jobs",
     "JobSet": "jobsets",
     "LeaderWorkerSet": "leaderworkersets",
+    "Lease": "leases",
     "LimitRange": "limitranges",
     "NetworkPolicy": "networkpolicies",
     "PersistentVolumeClaim": "persistentvolumeclaims",
@@ -99,6 +101,10 @@ class Admin:
             "PATCH", f"{_path(manifest)}/status", {"status": status}, "merge-patch+json"
         )
 
+    def merge(self, manifest: JSON, change: JSON) -> JSON:
+        """Merge this into the object."""
+        return self._send("PATCH", _path(manifest), change, "merge-patch+json")
+
     def get(self, manifest: JSON) -> JSON:
         """Read the object again."""
         return self._send("GET", _path(manifest))
@@ -126,14 +132,19 @@ class Admin:
         of = {"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace}}
         _raise(self._request("DELETE", _collection(of), {"gracePeriodSeconds": 0}, "json"))
 
-    def token(self, namespace: str, account: str, seconds: int = 3600) -> str:
-        """A token of the service account; the server gives none for less than 600 s."""
+    def token(
+        self, namespace: str, account: str, seconds: int = 3600, pod: JSON | None = None
+    ) -> str:
+        """A token of the service account; the server gives none for less than 600 s.
+
+        Bound to a pod, as the kubelet asks for it, it has the pod's node in it.
+        """
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": seconds},
-        }
+        spec: JSON = {"expirationSeconds": seconds}
+        if pod is not None:
+            reference = {key: pod["metadata"][key] for key in ("name", "uid")}
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **reference}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         token: str = self._send("POST", path, body)["status"]["token"]
         return token
 

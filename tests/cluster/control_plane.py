@@ -53,6 +53,7 @@ CONTROLLERS = (
     "resourcequota-controller",
     "root-ca-certificate-publisher-controller",
     "serviceaccount-controller",
+    "validatingadmissionpolicy-status-controller",
 )
 
 # RequestReceived is written before the server works on a request, so whoever has the answer can

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 DAEMONSET = Path(__file__).parents[2] / "daemonset"
 NAMESPACE = "examples"
-FILES = sorted([*DAEMONSET.glob("examples/*.yaml"), *DAEMONSET.glob("policies/*.yaml")])
+FILES = sorted([*DAEMONSET.glob("examples/*.yaml"), *DAEMONSET.glob("manifests/policies/*.yaml")])
 
 
 def _pods_of(obj: JSON) -> Iterator[JSON]:

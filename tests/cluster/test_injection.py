@@ -16,6 +16,7 @@ from tests.cluster.test_scheduler_truth import version
 pytestmark = pytest.mark.cluster
 
 DAEMONSET = Path(__file__).parents[2] / "daemonset"
+POLICY = "manifests/policies/preflight-injection.yaml"
 INJECTED, PLAIN = "inject-on", "inject-off"
 SINCE, IMAGE_VOLUMES_SINCE = "1.36", "1.35"
 
@@ -41,8 +42,9 @@ def first_line(obj: JSON) -> str:
 
 
 def parameters(**data: str) -> JSON:
-    [found] = load("policies/preflight-parameters.yaml")
-    found["data"] |= data
+    [found] = [obj for obj in load(POLICY) if obj["kind"] == "ConfigMap"]
+    # The image of the examples, instead of the chart's default.
+    found["data"] |= {"image": "example.com/gpudoctor:0.1.0"} | data
     return found
 
 
@@ -78,7 +80,7 @@ def policy(admin: Admin, line: str, own_namespace: str) -> Iterator[None]:
             "metadata": {"name": "default", "namespace": namespace},
         }
         wait_for("default service account", partial(admin.exists, account))
-    made += [admin.create(obj) for obj in load("policies/preflight-injection.yaml")]
+    made += [admin.create(obj) for obj in load(POLICY) if obj["kind"] != "ConfigMap"]
     yield
     for obj in reversed(made):
         admin.delete(obj)

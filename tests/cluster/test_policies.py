@@ -25,8 +25,8 @@ from tests.cluster.test_scheduler_truth import version
 pytestmark = pytest.mark.cluster
 
 JSON = dict[str, Any]
-POLICIES = Path(__file__).parents[2] / "daemonset" / "policies"
-EXAMPLES = POLICIES.parent / "examples"
+POLICIES = Path(__file__).parents[2] / "daemonset" / "manifests" / "policies"
+EXAMPLES = POLICIES.parents[1] / "examples"
 MODE = "gpudoctor.io/admission"
 BARE: JSON = {"capabilities": {"add": ["IPC_LOCK"]}}
 NO_RDMA = {"rdma/hca_shared_devices_a": 0}
@@ -297,7 +297,7 @@ def test_a_pool_that_does_not_exist(
 ) -> None:
     """The policy and lint go by one parameter object; without it everything is admitted."""
     wanted = in_namespace(CASES["well"], namespaces["deny"])
-    parameters = yaml.safe_load((POLICIES / "pools-parameters.yaml").read_text(encoding="utf-8"))
+    parameters = yaml.safe_load((EXAMPLES / "pools-parameters.yaml").read_text(encoding="utf-8"))
     parameters["data"] = data
 
     def as_expected() -> bool:

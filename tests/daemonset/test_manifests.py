@@ -20,7 +20,7 @@ from gpudoctor.registry import load
 from gpudoctor.report import Verdict
 
 DAEMONSET = Path(__file__).parents[2] / "daemonset"
-FILES = sorted([*DAEMONSET.glob("policies/*.yaml"), *DAEMONSET.glob("examples/*.yaml")])
+FILES = sorted([*DAEMONSET.glob("manifests/policies/*.yaml"), *DAEMONSET.glob("examples/*.yaml")])
 OBJECTS = [
     pytest.param(obj, id=f"{file.stem}-{obj['kind']}-{obj['metadata']['name']}")
     for file in FILES
@@ -135,7 +135,7 @@ def test_the_policies_know_the_same_accelerators() -> None:
     """The regular expressions stand in several policies, since CEL cannot share them."""
     of_gpus = {
         variable["expression"]
-        for file in DAEMONSET.glob("policies/*.yaml")
+        for file in DAEMONSET.glob("manifests/policies/*.yaml")
         for obj in yaml.safe_load_all(file.read_text(encoding="utf-8"))
         for variable in obj.get("spec", {}).get("variables", [])
         if variable["name"] == "gpu"

@@ -11,7 +11,7 @@ import yaml
 from gpudoctor.sources.kubernetes import kinds
 from gpudoctor.sources.kubernetes.kinds import Kind
 
-RBAC = Path(__file__).parents[2] / "daemonset" / "rbac"
+RBAC = Path(__file__).parents[2] / "daemonset" / "manifests" / "rbac"
 READ: list[Kind] = [found for found in vars(kinds).values() if isinstance(found, Kind)]
 
 

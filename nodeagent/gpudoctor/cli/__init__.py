@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,6 +23,8 @@ _COMMANDS = {
     "nccl": "read NCCL logs of many ranks: which network, GDR, what failed and where",
     "topo": "draw which NIC, NUMA node and CPUs serve which GPU",
     "preflight": "say whether this container has what its job needs, before the job starts",
+    "labels": "show which labels a node has or would get, and the fact behind each",
+    "agent": "look at a node each period and publish what stays true (the DaemonSet)",
     "bundle": "record this host and the cluster for a later diagnosis, redacted",
     "runbook": "list the findings, or read one's runbook",
 }
@@ -34,6 +37,20 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 class _LazyGroup(click.Group):
     """A group that imports a command's module only when that command is used."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            # --help and --version print while the arguments are read.
+            output.discard_the_rest()
+            raise click.exceptions.Exit(0) from None
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -9,6 +9,7 @@ import msgspec
 
 from gpudoctor.cli import output
 from gpudoctor.readings import host as hosts
+from gpudoctor.readings.host_facts import Services
 from gpudoctor.sources import archive, redaction
 from gpudoctor.sources.bundle import Bundle, HostRecording, Scope
 from gpudoctor.sources.host.live import LiveHost
@@ -111,7 +112,7 @@ def record_host(host_root: str | None = None, interval: float = 0) -> HostRecord
     """Record all that a check reads of this host, and what a better one may want to read."""
     with LiveHost(host_root, bound=_BOUND, programs=_PROGRAMS) as live:
         recorder = Recorder(live)
-        hosts.read(recorder, hosts.LOCAL, None, services=hosts.Services(host_root or ""))
+        hosts.read(recorder, hosts.LOCAL, None, services=Services(host_root or ""))
         for path in _ALSO:
             recorder.read_bytes(path)
         for program in _PROGRAMS:

@@ -113,7 +113,7 @@ def command(
 
         reading = host.read_live(host_root)
     else:
-        reading = _read_live(target, kubeconfig, context, server)
+        reading = _read_live(target, (kubeconfig, context, server), host_root)
     if profile:
         from gpudoctor.readings import site  # imported late: few sites have one
 
@@ -135,26 +135,25 @@ def _lint(
     cluster = recorded.load(sources) if sources else None
     namespace = target.namespace
     if not sources and any(connection):
-        from gpudoctor.facts.kubernetes import manifest_place
         from gpudoctor.sources.kubernetes import client, gather
 
         live = client.connect(*connection)
         try:
             namespace = namespace or live.namespace
             spaces = {one.pod.meta.namespace or namespace: None for one in found}
-            pools = (manifest_place.POOLS_NAMESPACE, manifest_place.POOLS)
-            cluster = gather.gather_for_manifests(live, spaces, pools)
+            cluster = gather.gather_for_manifests(live, spaces)
         finally:
             live.close()
     return manifests.read(name, found, objects, cluster, namespace)
 
 
 def _read_live(
-    target: Target, kubeconfig: str | None, context: str | None, server: str | None
+    target: Target, access: tuple[str | None, str | None, str | None], host_root: str | None
 ) -> Reading:
+    from gpudoctor.readings import joined, kubernetes
     from gpudoctor.sources.kubernetes import client, gather  # imported late: requests is slow
 
-    connection = client.connect(kubeconfig, context, server)
+    connection = client.connect(*access)
     try:
         namespace = target.namespace or connection.namespace
         if target.pod:
@@ -162,19 +161,22 @@ def _read_live(
             target = msgspec.structs.replace(target, namespace=in_name or namespace, pod=name)
             gathered = gather.gather_pod(connection, target.namespace or namespace, name)
         elif target.node:
-            gathered = gather.gather_node(connection, target.node)
+            gathered = gather.gather_node(
+                connection, target.node, *filter(None, [target.namespace])
+            )
         elif selector := target.selector:
             target = msgspec.structs.replace(target, namespace=namespace)
             gathered = gather.gather_selected(connection, namespace, selector)
         elif job := target.job:
             target = msgspec.structs.replace(target, namespace=namespace)
-            _, name = _job(job)
-            gathered = gather.gather_job(connection, namespace, name)
+            gathered = gather.gather_job(connection, namespace, *_job(job))
         else:
             gathered = gather.gather_gpu_pods(connection)
     finally:
         connection.close()
-    return _read(gathered, target)
+    source = kubernetes.Input(gathered)
+    joined.look_around(source, host_root)
+    return _read_objects(source, target)
 
 
 def _read_files(sources: tuple[str, ...], target: Target) -> Reading:
@@ -195,7 +197,12 @@ def _read(read_from: Bundle, target: Target) -> Reading:
         from gpudoctor.readings import host
 
         return host.read_recorded(read_from)
-    source = kubernetes.Input(read_from)
+    return _read_objects(kubernetes.Input(read_from), target)
+
+
+def _read_objects(source: Input, target: Target) -> Reading:
+    from gpudoctor.readings import kubernetes
+
     namespace = target.namespace
     if target.pod:
         in_name, _, name = target.pod.rpartition("/")

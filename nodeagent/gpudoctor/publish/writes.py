@@ -12,6 +12,8 @@ import msgspec
 APPLY = "application/apply-patch+yaml"
 """Server-side apply: we own the fields that we send, and those we no longer send are removed."""
 MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+"""A merge that knows the keys of lists, so that one condition can be taken away."""
 JSON_PATCH = "application/json-patch+json"
 JSON = "application/json"
 
@@ -38,3 +40,27 @@ def apply(what: str, path: str, fields: dict[str, Any], manager: str) -> Write:
         query={"fieldManager": manager},
         body=msgspec.json.encode(fields),
     )
+
+
+def patch(what: str, path: str, content_type: str, changes: object, manager: str) -> Write:
+    """Change some fields in one of the three ways of patching that are not an apply."""
+    return Write(
+        what=what,
+        method="PATCH",
+        path=path,
+        content_type=content_type,
+        query={"fieldManager": manager},
+        body=msgspec.json.encode(changes),
+    )
+
+
+def delete(what: str, path: str) -> Write:
+    """Delete one object."""
+    return Write(what=what, method="DELETE", path=path)
+
+
+def pinned(write: Write, version: str) -> Write:
+    """Return an apply that the server refuses (409) if the object is no longer at `version`."""
+    fields = msgspec.json.decode(write.body)
+    fields["metadata"]["resourceVersion"] = version
+    return msgspec.structs.replace(write, body=msgspec.json.encode(fields))

@@ -46,9 +46,11 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What one input says: facts for the checks, and `published` for the report's `facts`.
 
     `needed_unknown` says that a fact which the verdict needs could not be read.
-    `is_complete(kind)`, `otherwise` and `kept` are as in `diagnosis.diagnose`. `children` are the
-    members of what the reading is about: the pods of a job, the nodes of a dump. `well` are members
-    that look well by their own status: they are shown where something fails all the same.
+    `is_complete(kind)`, `otherwise`, `around`, `concern` and `kept` are as in
+    `diagnosis.diagnose`. `children` are the members of what the reading is about: the pods of a
+    job, the nodes of a dump. `well` are members that look well by their own status: they are shown
+    where something fails all the same. `linked` says that causes run between it and its
+    children: between a job and its pods.
     """
 
     subject: ReportSubject
@@ -56,11 +58,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     otherwise: tuple[object, ...] = ()
     children: tuple[Reading, ...] = ()
     well: tuple[Reading, ...] = ()
+    around: tuple[object, ...] = ()
+    concern: Callable[[Draft, Entry], Draft | None] = lambda draft, _entry: draft
     published: dict[str, Any] = {}
     observed_at: str | None = None
     unknown: tuple[Unknown, ...] = ()
     needed_unknown: bool = False
     starting: bool = False
+    linked: bool = False
     is_complete: Callable[[str], bool] = lambda _kind: False
     kept: Callable[[Draft, Entry], bool] = lambda _draft, _entry: True
 
@@ -99,6 +104,8 @@ def judge(
         checks,
         reading.facts,
         otherwise=reading.otherwise,
+        around=reading.around,
+        concern=reading.concern,
         is_complete=reading.is_complete,
         unknown=reading.unknown,
         selected=selected,
@@ -107,7 +114,7 @@ def judge(
     children = [judge(child, checks, selected) for child in reading.children]
     well = (judge(child, checks, selected) for child in reading.well)
     children += [report for report in well if report.verdict is Verdict.FAILING]
-    return diagnosis.report(
+    report = diagnosis.report(
         found,
         reading.subject,
         observed_at=reading.observed_at,
@@ -116,6 +123,11 @@ def judge(
         facts=reading.published,
         children=tuple(children),
     )
+    if not (reading.linked and found.findings):
+        return report
+    from gpudoctor import across  # imported late: only jobs have something to link
+
+    return across.link(report, report.children, found.touched, checks.catalogue)
 
 
 def recognise(text: TextInput) -> Format:

@@ -4,49 +4,33 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from gpudoctor.facts.node import allotments, containers, cpulist, machine, rdma
+from gpudoctor.facts.node import allotments, cpulist, kernel_log, rdma
 from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
-from gpudoctor.facts.node.gpu import NodeGpus
-from gpudoctor.facts.node.gpu_reader import parse_gpus
+from gpudoctor.facts.node.kernel_log import KernelLog
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
-from gpudoctor.readings import Reading
+from gpudoctor.facts.node.process import in_container
+from gpudoctor.readings import Reading, host_facts, host_labels
+from gpudoctor.readings.host_facts import BOOT_ID, KERNEL_LOG, HostFacts, Services
 from gpudoctor.report import ReportSubject, Subject, Unknown
-from gpudoctor.sources import pod_resources
 from gpudoctor.sources.bundle import Bundle, HostRecording
-from gpudoctor.sources.child import Answer
-from gpudoctor.sources.host import Host, names
+from gpudoctor.sources.host import Host, text
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
-from gpudoctor.sources.nvml import read_nvml
 
 LOCAL = "local"
-_NVML, _NVML_LATE = "nvml", "nvml, killed"
-_NVML_DEADLINE_S = 5.0
+MEMLOCK = "memlock limit"
 _SHOWN = 5
 _OF_A_PROCESS = re.compile(r"^/proc/(?!1/)[0-9]+/")
-_KUBELET = "pod-resources"
-_KUBELET_DEADLINE_S = 5.0
-PROGRAMS = ("nvidia-smi topo -m",)
-"""The only program that a live check starts, where there are GPUs: sysfs does not show NVLink."""
-
-
-class Services(msgspec.Struct, frozen=True):
-    """What is asked of the live host beyond its files; `root` is where its root is mounted."""
-
-    root: str = ""
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the host is the one that we run on, with its driver's library."""
-        return not self.root
+PROGRAMS = ("nvidia-smi topo -m", KERNEL_LOG)
+"""What a live check runs: sysfs does not show NVLink, and the kernel log is asked as dmesg."""
 
 
 def read_recorded(bundle: Bundle) -> Reading:
@@ -66,12 +50,40 @@ def read_recorded(bundle: Bundle) -> Reading:
 
 
 def _recorded(name: str, recording: HostRecording, bundle: Bundle) -> Reading:
+    subject = Subject("Host" if name == LOCAL else "Node", name)
+    return reading(_seen(subject, recording, bundle), bundle.now)
+
+
+def _seen(subject: Subject, recording: HostRecording, bundle: Bundle) -> HostFacts:
     roots = bundle.scope.roots
-    host = RecordedHost(recording.tree, roots)
     later = None
     if recording.tree_later:
         later = RecordedHost(recording.tree | recording.tree_later, roots)
-    return read(Recorder(host), name, bundle.now, later)
+    return host_facts.read(Recorder(RecordedHost(recording.tree, roots)), subject, later)
+
+
+def facts_of_node(bundle: Bundle, node: str, boot_id: str) -> HostFacts | None:
+    """Return what a bundle has of a node's machine, None if it is not among its hosts.
+
+    A host that was recorded without a name is the node whose Node object tells the boot that it
+    was recorded in, if what was recorded is the machine and not a container on it.
+    """
+    recording = bundle.hosts.get(node)
+    if recording is None:
+        recording = bundle.hosts.get(LOCAL)
+        if recording is None or not is_node(
+            RecordedHost(recording.tree, bundle.scope.roots), boot_id
+        ):
+            return None
+    return _seen(Subject("Node", node), recording, bundle)
+
+
+def is_node(host: Host, boot_id: str) -> bool:
+    """Whether a tree is that of the whole machine that booted with this id.
+
+    A container on it runs on the same boot, and shows what it was given instead of what is there.
+    """
+    return bool(boot_id) and text(host, BOOT_ID) == boot_id and in_container(host) is False
 
 
 def read_live(host_root: str | None = None) -> Reading:
@@ -93,52 +105,55 @@ def read(
     *,
     services: Services | None = None,
 ) -> Reading:
-    """Read a host and the containers on it through a recorder.
-
-    The recorder also knows what hung and what was refused. `later` is a second observation, for
-    the growth of counters. `services` are asked where their files show that they are there.
-    """
+    """Read a host and the containers on it; see `host_facts.read`."""
     subject = Subject("Host" if name == LOCAL else "Node", name)
-    facts = machine.read(recorder, subject, later)
-    given_out = _given_out(recorder, services)
-    found = containers.find(recorder, given_out if isinstance(given_out, tuple) else ())
-    workloads = [containers.workload(recorder, container, facts) for container in found]
+    return reading(host_facts.read(recorder, subject, later, services), observed_at)
+
+
+def reading(seen: HostFacts, observed_at: str | None) -> Reading:
+    """Turn what was seen of a host into a reading, with its containers as children."""
     children = tuple(
-        _container(container, workload, observed_at)
-        for container, workload in zip(found, workloads, strict=True)
+        container(one, workload, observed_at)
+        for one, workload in seen.containers
         if workload is not None
     )
-    unseen = [
-        container
-        for container, workload in zip(found, workloads, strict=True)
-        if workload is None and container.gpu_minors is None
-    ]
-    facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=recorder.refused())
-    ask_nvml = services is not None and services.is_here and bool(facts.gpus)
-    nvml = _nvml(recorder, subject, ask=ask_nvml)
-    reading = _host(facts, nvml, children, observed_at)
-    aside = [*_refused(facts, unseen), *([given_out] if isinstance(given_out, Unknown) else [])]
-    published = dict(reading.published)
-    if isinstance(given_out, tuple):
-        running = None
-        if allotments.names_by_id(recorder) is not None:
-            running = {one.allotment.names for one in found if one.allotment is not None}
-        published["kubelet"] = _told(given_out, running)
-    return msgspec.structs.replace(reading, unknown=(*reading.unknown, *aside), published=published)
+    facts = parts(seen)
+    needed = needs(seen)
+    return Reading(
+        subject=ReportSubject(seen.node.subject.kind, seen.node.subject.name),
+        facts=facts,
+        children=children,
+        published=published(seen),
+        observed_at=observed_at,
+        unknown=(*needed, *aside(seen)),
+        needed_unknown=bool(needed),
+    )
 
 
-def _given_out(
-    recorder: Recorder, services: Services | None
-) -> tuple[Allotment, ...] | Unknown | None:
-    """Return what the kubelet gave to containers, live or recorded; None if there is none."""
-    if services is None:
-        printed = recorder.run([_KUBELET])
-        return allotments.parse(printed) if isinstance(printed, str) else None
-    if pod_resources.NAME not in names(recorder, pod_resources.FOLDER):
+def parts(seen: HostFacts) -> tuple[object, ...]:
+    """Return what the checks judge of a host itself."""
+    known = (seen.node, seen.gpus, seen.kernel_log, seen.node.topology)
+    return tuple(part for part in known if part is not None and not isinstance(part, Unknown))
+
+
+def published(seen: HostFacts) -> dict[str, Any]:
+    """Return what a report says of a host under `facts`."""
+    told: dict[str, Any] = {"host": published_facts(seen.node)}
+    told["labels"] = host_labels.published(seen)
+    if seen.node.topology is not None:
+        told["topology"] = seen.node.topology.published()
+    if isinstance(seen.kernel_log, KernelLog):
+        told["kernel"] = kernel_log.published(seen.kernel_log)
+    if isinstance(seen.given_out, tuple):
+        told["kubelet"] = _told(seen.given_out, _running(seen))
+    return told
+
+
+def _running(seen: HostFacts) -> set[Names] | None:
+    """The containers of the kubelet's list that run; None where nothing ties them together."""
+    if seen.ties is None:
         return None
-    answer = pod_resources.read_pod_resources(_KUBELET_DEADLINE_S, services.root)
-    recorder.note(_KUBELET, answer)
-    return allotments.parse(answer)
+    return {one.allotment.names for one, _ in seen.containers if one.allotment is not None}
 
 
 def _told(given_out: tuple[Allotment, ...], running: set[Names] | None) -> list[dict[str, Any]]:
@@ -151,65 +166,28 @@ def _told(given_out: tuple[Allotment, ...], running: set[Names] | None) -> list[
     ]
 
 
-def _nvml(recorder: Recorder, subject: Subject, *, ask: bool) -> NodeGpus | Unknown | None:
-    """Return what NVML says, live or recorded; None where it was not asked."""
-    if ask:
-        answer = read_nvml(_NVML_DEADLINE_S)
-        if isinstance(answer, str):
-            return Unknown("NVML", answer)
-        recorder.note(_NVML if answer.in_time else _NVML_LATE, answer.text)
-        return parse_gpus(answer, subject)
-    for key in (_NVML, _NVML_LATE):
-        printed = recorder.run([key])
-        if isinstance(printed, str):
-            return parse_gpus(Answer(printed, key == _NVML), subject)
-    return None
-
-
-def _host(
-    facts: NodeFacts,
-    nvml: NodeGpus | Unknown | None,
-    children: tuple[Reading, ...],
-    observed_at: str | None,
-) -> Reading:
-    parts: tuple[object, ...] = (facts,) if isinstance(nvml, Unknown | None) else (facts, nvml)
-    published: dict[str, Any] = {"host": published_facts(facts)}
-    if facts.topology is not None:
-        parts += (facts.topology,)
-        published["topology"] = facts.topology.published()
-    needed = (*_needed(facts), *((nvml,) if isinstance(nvml, Unknown) else ()))
-    return Reading(
-        subject=ReportSubject(facts.subject.kind, facts.subject.name),
-        facts=parts,
-        children=children,
-        published=published,
-        observed_at=observed_at,
-        unknown=needed,
-        needed_unknown=bool(needed),
-    )
-
-
-def _container(container: Container, workload: WorkloadFacts, observed_at: str | None) -> Reading:
+def container(found: Container, workload: WorkloadFacts, observed_at: str | None) -> Reading:
+    """Turn one container's facts into a reading."""
     unknown = []
     if workload.given is None:
-        why = f"/proc/{container.pid}/root needs CAP_SYS_PTRACE"
+        why = f"/proc/{found.pid}/root needs CAP_SYS_PTRACE"
         unknown.append(Unknown("GPUs of this container", why))
     return Reading(
         subject=ReportSubject("Container", workload.subject.name),
         facts=(workload,),
         published={
             "container": {
-                "id": container.container_id,
-                "pod_uid": container.pod_uid,
-                **_names(container),
-                "pid": int(container.pid),
+                "id": found.container_id,
+                "pod_uid": found.pod_uid,
+                **_names(found),
+                "pid": int(found.pid),
                 "gpus": None if workload.given is None else list(workload.given),
                 "rdma_devices": [
                     hca.name
                     for hca in workload.hcas or ()
                     if hca.uverbs in {node.name for node in workload.verbs or ()}
                 ],
-                "libraries": container.libraries,
+                "libraries": found.libraries,
                 **process_facts(workload),
             }
         },
@@ -229,8 +207,8 @@ def _names(container: Container) -> dict[str, Any]:
     }
 
 
-def _refused(facts: NodeFacts, unseen: Sequence[Container]) -> Iterator[Unknown]:
-    """What this user may not see, and a verdict can do without.
+def aside(seen: HostFacts) -> Iterator[Unknown]:
+    """Yield what this user may not see, and a verdict can do without.
 
     The kernel shows the configuration space beyond 64 bytes, another user's environment and the
     files of containers to privileged users only. If they made the verdict "unknown", each run of
@@ -238,6 +216,8 @@ def _refused(facts: NodeFacts, unseen: Sequence[Container]) -> Iterator[Unknown]
     They can hide at worst a warning about this host (ACS) or the affairs of others; what could
     hide that GPUs, RDMA or locked memory do not work is in `_needed`.
     """
+    facts = seen.node
+    unseen = [one for one, uses in seen.containers if uses is None and one.gpu_minors is None]
     concerned = facts.gpus or facts.hcas or not facts.pci_whole
     if facts.acs.denied and concerned:
         yield Unknown(
@@ -250,10 +230,14 @@ def _refused(facts: NodeFacts, unseen: Sequence[Container]) -> Iterator[Unknown]
         yield Unknown("devices of containers", why)
     others = [path for path in facts.refused if not _OF_A_PROCESS.match(path)]
     yield from (Unknown(path, "denied") for path in others[:_SHOWN])
+    for part in (seen.given_out, seen.kernel_log):
+        if isinstance(part, Unknown):
+            yield part
 
 
-def _needed(facts: NodeFacts) -> list[Unknown]:
-    """What a verdict on any GPU host needs and this one does not say."""
+def needs(seen: HostFacts) -> list[Unknown]:
+    """Return what a verdict on any GPU host needs and this one does not say."""
+    facts = seen.node
     missing = []
     if not facts.gpus:
         why = "the PCI bus shows none" if facts.pci_whole else "PCI devices were not read"
@@ -265,7 +249,9 @@ def _needed(facts: NodeFacts) -> list[Unknown]:
     if facts.process is None or (
         facts.process.memlock_soft is None and facts.process.lock_tried is None
     ):
-        missing.append(Unknown("memlock limit", "the process's limits were not read"))
+        missing.append(Unknown(MEMLOCK, "the process's limits were not read"))
+    if isinstance(seen.gpus, Unknown):
+        missing.append(seen.gpus)
     return missing
 
 

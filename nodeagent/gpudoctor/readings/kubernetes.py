@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,15 +30,20 @@ from gpudoctor.facts.kubernetes.cluster import Cluster, PodEntry
 from gpudoctor.facts.kubernetes.components import Component
 from gpudoctor.facts.kubernetes.health import PodHealth, State, Unexplained
 from gpudoctor.facts.kubernetes.model import Pod, Scope
+from gpudoctor.facts.kubernetes.pod_cuda import SeenCuda
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.node.cuda_stack import CudaStack
+from gpudoctor.publish.names import DIAGNOSIS, GROUP, is_ours
 from gpudoctor.readings import Reading
 from gpudoctor.report import ALL_GPU_PODS, Certainty, ReportSubject, Subject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
 from gpudoctor_checks import compatibility
 from gpudoctor_checks.compatibility import Outcome
+
+if TYPE_CHECKING:
+    from gpudoctor.readings.host_facts import HostFacts
 
 _NEAR_NAMES = 5
 _JOB_LABELS = {
@@ -55,10 +61,12 @@ _JOB_LABELS = {
 
 
 class Input:
-    """The Kubernetes half of a bundle, ready for questions."""
+    """The Kubernetes half of a bundle, ready for questions, and the hosts of its nodes."""
 
-    def __init__(self, recorded: Bundle) -> None:
+    def __init__(self, recorded: Bundle, seen: Mapping[str, HostFacts] | None = None) -> None:
+        """`seen` are hosts that were looked at, by the names of their nodes."""
         self.recorded = recorded
+        self._seen: dict[str, HostFacts | None] = dict(seen or {})
         scope = Scope(
             complete=recorded.scope.objects == "complete",
             complete_kinds=frozenset(recorded.scope.complete_kinds),
@@ -70,6 +78,22 @@ class Input:
     def components(self) -> tuple[Component, ...]:
         """The cluster's own GPU and RDMA components, read once for all pods."""
         return components.read(self.cluster)
+
+    def host(self, node: str | None) -> HostFacts | None:
+        """What was seen of a node's machine, None where the input does not have it."""
+        if node is None or not (self._seen or self.recorded.hosts):
+            return None
+        if node not in self._seen:
+            from gpudoctor.readings import host  # imported late: few inputs have a host
+
+            known = self.cluster.nodes.get(node)
+            boot_id = known.boot_id if known else ""
+            self._seen[node] = host.facts_of_node(self.recorded, node, boot_id)
+        return self._seen[node]
+
+    def saw(self, node: str, seen: HostFacts) -> None:
+        """Take in what was seen of a node's machine."""
+        self._seen[node] = seen
 
     @property
     def observed_at(self) -> str | None:
@@ -131,8 +155,11 @@ def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> 
     state = health.assess(found)
     queue = queues.read(cluster, found)
     errors = pod_errors.read(found, logs)
-    stack = pod_cuda.read(found, errors)
+    stack = pod_cuda.read(found, errors, _seen_cuda(source, found))
     proved = stack is not None and stack.certainty is Certainty.CERTAIN
+    if stack is not None and not stack.requirements and state.state is State.WELL:
+        # What runs well contradicts any table: its image may bring what the driver lacks.
+        stack, proved = None, False
     parts = (
         found,
         found.nccl if job_log is None else None,
@@ -144,7 +171,7 @@ def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> 
         dra.read(cluster, found),
     )
     unread = [Unknown(pod.meta.path, state.why)] if state.state is State.UNKNOWN else []
-    return Reading(
+    reading = Reading(
         subject=ReportSubject("Pod", pod.meta.name, pod.meta.namespace, pod.node),
         facts=tuple(part for part in parts if part is not None),
         otherwise=_otherwise(found, state, stack),
@@ -154,6 +181,39 @@ def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> 
         starting=state.state is State.STARTING,
         is_complete=cluster.scope.has_all,
     )
+    seen = source.host(pod.node)
+    if seen is None:
+        if not _has_agent(cluster, pod.node):
+            return reading
+        from gpudoctor.readings import published  # imported late: many clusters have no agent
+
+        return published.with_pod(reading, cluster, pod, is_well=state.state is State.WELL)
+    from gpudoctor.readings import joined  # imported late: few inputs have a host
+
+    return joined.with_host(reading, found, state, found.nccl, seen)
+
+
+def _has_agent(cluster: Cluster, node: str | None) -> bool:
+    """Whether an agent of ours has published something about that node or a pod on it."""
+    if node is None:
+        return False
+    found = cluster.nodes.get(node)
+    said = found is not None and any(is_ours(one.type) for one in found.conditions)
+    return said or bool(cluster.of_kind(GROUP, DIAGNOSIS))
+
+
+def _seen_cuda(source: Input, found: PodSituation) -> SeenCuda | None:
+    seen = source.host(found.pod.node)
+    if seen is None:
+        return None
+    from gpudoctor.readings import joined
+
+    return joined.seen_cuda(found, seen)
+
+
+def is_current(source: Input, entry: PodEntry) -> bool:
+    """Whether a pod has not ended."""
+    return not source.cluster.pod(entry).is_terminal
 
 
 def _otherwise(
@@ -231,9 +291,12 @@ def read_job(
         return read_pods(source, subject, entries)
     from gpudoctor.readings import nccl_log  # imported late: most jobs have no such log
 
-    whole = nccl_log.reading(
-        msgspec.structs.replace(log, subject=Subject(kind, name, namespace or entries[0].namespace))
+    log = msgspec.structs.replace(
+        log,
+        subject=Subject(kind, name, namespace or entries[0].namespace),
+        rdma_expected_by=_rdma_meant(source, pods),
     )
+    whole = nccl_log.reading(log)
     children = tuple(read_pod(source, entry, log) for entry in entries)
     return msgspec.structs.replace(
         whole,
@@ -243,18 +306,34 @@ def read_job(
         observed_at=source.observed_at,
         unknown=(*whole.unknown, *_unknowns(source.cluster)),
         is_complete=source.cluster.scope.has_all,
+        linked=True,
     )
+
+
+def _rdma_meant(source: Input, pods: list[Pod]) -> tuple[str, ...]:
+    """What says that the pods of a job were meant to use RDMA: their nodes, and the machines."""
+    names = dict.fromkeys(pod.node for pod in pods if pod.node)
+    nodes = [found for name in names if (found := source.cluster.nodes.get(name))]
+    machines = [seen.node for name in names if (seen := source.host(name))]
+    offered = situation.rdma_offers(nodes)
+    if not machines:
+        return offered
+    from gpudoctor.facts.node import rails  # imported late: few inputs have a host
+
+    return (*offered, *(said for machine in machines for said in rails.told(machine)))
 
 
 def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str | None) -> Reading:
     """Read what holds a job that has no pods, such as a queue that has not let it in."""
     cluster = source.cluster
     job = queues.find_job(cluster, kind, name, namespace)
-    if job is None:
+    if job is None and not cluster.scope.denied:
         raise InputError(f"no pod of {kind} {name} is in the input")
-    held = queues.read_job(cluster, job)
+    held = queues.read_job(cluster, job) if job else None
     unread = []
-    if held is None:
+    if job is None:
+        unread.append(Unknown(f"{kind}/{name}", "it was not read, and no pod of it is there"))
+    elif held is None:
         unread.append(Unknown("its pods", "none is in the input, and nothing holds the job"))
     elif held.kueue is None:
         unread.append(Unknown("its pods", "the job is suspended, and no queue holds it"))
@@ -269,7 +348,21 @@ def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str |
 
 
 def read_node(source: Input, name: str) -> Reading:
-    """Read one node; InputError names the near ones."""
+    """Read one node, with its host where the input has it; InputError names the near ones."""
+    if source.host(name) is not None:
+        from gpudoctor.readings import joined  # imported late: few inputs have a host
+
+        return joined.read_node(source, name)
+    reading = read_node_object(source, name)
+    if not _has_agent(source.cluster, name):
+        return reading
+    from gpudoctor.readings import published  # imported late: many clusters have no agent
+
+    return published.with_node(reading, source.cluster, source.cluster.nodes[name])
+
+
+def read_node_object(source: Input, name: str) -> Reading:
+    """Read one node by its objects alone; InputError names the near ones."""
     cluster = source.cluster
     node = cluster.nodes.get(name)
     if node is None:

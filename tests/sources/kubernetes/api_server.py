@@ -9,7 +9,7 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -35,6 +35,8 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     cut_at: int | None = None
     raw: bytes | None = None
+    pieces: Iterable[bytes] | None = None
+    """The body as a stream without a known end, as that of a watch: sent as they come."""
 
     def encoded(self) -> bytes:
         return self.raw if self.raw is not None else json.dumps(self.body).encode()
@@ -81,6 +83,9 @@ def serving(
             asked = Asked(parts.path, query, headers, self.peer(), self.command, body)
             api.asked.append(asked)
             reply = api.answer(asked)
+            if reply.pieces is not None:
+                self.stream(reply.pieces)
+                return
             content = reply.encoded()
             self.send_response(reply.status)
             for name, value in {"Content-Type": "application/json", **reply.headers}.items():
@@ -90,6 +95,15 @@ def serving(
             self.wfile.write(content[: reply.cut_at])
 
         do_PATCH = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
+
+        def stream(self, pieces: Iterable[bytes]) -> None:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            with contextlib.suppress(OSError):  # whoever listened may go
+                for piece in pieces:
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                    self.wfile.flush()
+                self.wfile.write(b"0\r\n\r\n")
+            self.close_connection = True
 
         def peer(self) -> str | None:
             if not isinstance(self.connection, ssl.SSLSocket):

@@ -617,7 +617,7 @@ def test_job_is_read_in_its_namespace(
     mine = pod(metadata=metadata, spec={"nodeName": "n1"}, status=running())
     other = pod("other", metadata={"labels": {"job-name": "other"}})
     api.answer = World([mine, other, node()])
-    found = gather.gather_job(client, "ml", "trainer")
+    found = gather.gather_job(client, "ml", "job", "trainer")
     assert names(found) == {"Pod/trainer-0", "Node/n1"}
     assert paths(api)[0] == "namespaces/ml/pods"
 
@@ -626,6 +626,7 @@ def test_pod_that_a_controller_was_refused_to_make(api: ApiServer, client: Clien
     said = event(job(), "FailedCreate", "exceeded quota: gpus") | {"type": "Warning"}
     api.answer = World([said])
     assert names(gather.gather_pod(client, "ml", "trainer-7x2kq")) == {"Event/trainer.FailedCreate"}
-    assert names(gather.gather_job(client, "ml", "trainer")) == {"Event/trainer.FailedCreate"}
+    found = gather.gather_job(client, "ml", "job", "trainer")
+    assert names(found) == {"Event/trainer.FailedCreate"}
     with pytest.raises(InputError, match="not found"):
         gather.gather_pod(client, "ml", "server-0")

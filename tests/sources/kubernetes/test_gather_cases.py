@@ -19,12 +19,9 @@ from tests.sources.kubernetes.api_server import ApiServer, serving
 from tests.sources.kubernetes.test_gather import World
 
 # What these turn on is beyond the requests that one pod may cost: another pod's evicted Workload,
-# the events of a bound pod's Job, slices of a driver that the pod does not use, the log of an
-# init container that ended well.
+# the log of an init container that ended well.
 _BEYOND_BUDGET = {
     "38-evicted-workload-keeps-quota",
-    "48-second-worker-forbidden-by-quota",
-    "56-plugin-and-dra-gave-the-same-card",
     "85-one-ib-port-down",
 }
 # The cause is found without reading these objects themselves.
@@ -78,7 +75,10 @@ def test_what_decides_was_read(name: str) -> None:
     with live(case) as (_, client, _server):
         bundle = gather.gather_pod(client, *cases_k8s.subject_of(case))
     texts = [bytes(raw).decode() for raw in bundle.objects]
-    read = {json.loads(text)["metadata"]["name"] for text in texts} | set(bundle.logs)
+    objects = [json.loads(text) for text in texts]
+    read = {obj["metadata"]["name"] for obj in objects} | set(bundle.logs)
+    # Events are named by what they are about.
+    read |= {obj["involvedObject"]["name"] for obj in objects if obj["kind"] == "Event"}
     # This plugin's pod does not say which ConfigMap it mounts; a pod of a real cluster does.
     unsaid = {"rdma-devices"}
     for item in case["expect"]["evidence"]:

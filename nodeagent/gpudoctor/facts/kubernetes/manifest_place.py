@@ -10,17 +10,14 @@ from decimal import Decimal
 
 import msgspec
 
-from gpudoctor import PREFIX
 from gpudoctor.facts.kubernetes import fields, parse, placement, quotas
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.manifests import Manifest
 from gpudoctor.facts.kubernetes.model import Pod
 from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.quotas import ResourceQuota
+from gpudoctor.publish.names import NAMESPACE, POOLS
 from gpudoctor.report import Evidence
-
-POOLS_NAMESPACE = PREFIX.partition(".")[0]
-POOLS = f"{POOLS_NAMESPACE}-pools"
 
 
 class Pools(msgspec.Struct, frozen=True):
@@ -85,7 +82,7 @@ def _with_runtime_class(cluster: Cluster, pod: Pod) -> Pod:
 
 
 def _pools(cluster: Cluster) -> Pools | None:
-    found = cluster.one("", "ConfigMap", POOLS, POOLS_NAMESPACE)
+    found = cluster.one("", "ConfigMap", POOLS, NAMESPACE)
     if found is None:
         return None
     data = fields.text_map(found, "data")
@@ -93,7 +90,7 @@ def _pools(cluster: Cluster) -> Pools | None:
     return Pools(
         gpus_per_node=fields.quantity(data.get("gpusPerNode")),
         offers=None if offers is None else frozenset(offers.split(",")),
-        path=f"ConfigMap/{POOLS_NAMESPACE}/{POOLS}",
+        path=f"ConfigMap/{NAMESPACE}/{POOLS}",
     )
 
 

@@ -280,7 +280,7 @@ class Occupant(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, spec and status."""
+    """A node, spec and status. `boot_id` is the kernel's own, by which the machine is known."""
 
     meta: Meta
     unschedulable: bool = False
@@ -289,6 +289,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     allocatable: Resources = {}
     conditions: tuple[Condition, ...] = ()
     kubelet_version: str = ""
+    boot_id: str = ""
     has_status: bool = True
 
     @property

@@ -108,6 +108,7 @@ def node(obj: JsonObject) -> Node:
         allocatable=fields.quantities(status, "allocatable"),
         conditions=conditions(obj),
         kubelet_version=fields.text(status, "nodeInfo", "kubeletVersion") or "",
+        boot_id=fields.text(status, "nodeInfo", "bootID") or "",
         has_status=bool(fields.mapping(status, "allocatable")),
     )
 

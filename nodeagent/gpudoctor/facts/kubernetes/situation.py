@@ -322,17 +322,22 @@ def _nccl_of(pod: Pod, node: Node | None, log: NcclLog | None) -> NcclLog | None
     """The job's log as a fact about one of its pods."""
     if log is None:
         return None
-    offered = [
-        f"Node/{pod.node} offers {name}: {amount.normalize():f}"
-        for name, amount in (node.allocatable.items() if node else ())
-        if resources.is_rdma(name) and amount > 0
-    ]
     return msgspec.structs.replace(
         log,
         subject=pod.subject,
         related=(node.subject,) if node else (),
-        rdma_expected_by=tuple(offered),
+        rdma_expected_by=rdma_offers([node] if node else []),
         places=(),
+    )
+
+
+def rdma_offers(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Say which RDMA resources nodes offer: then a job on them was meant to use RDMA."""
+    return tuple(
+        f"Node/{node.name} offers {name}: {amount.normalize():f}"
+        for node in nodes
+        for name, amount in node.allocatable.items()
+        if resources.is_rdma(name) and amount > 0
     )
 
 

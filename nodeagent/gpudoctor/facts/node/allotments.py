@@ -163,7 +163,7 @@ def gpus(host: Host, allotment: Allotment) -> tuple[str, ...] | None:
         if resource.startswith(_GPUS)
         for one in given
     ]
-    uuids, minors = _by_uuid_and_minor(host) if ids else ({}, {})
+    uuids, minors = addresses(host) if ids else ({}, {})
     in_order = sorted(minors.values())
     found = [_address(one, uuids, minors, in_order) for one in ids]
     known = [address for address in found if address is not None]
@@ -182,7 +182,8 @@ def _address(
     return None
 
 
-def _by_uuid_and_minor(host: Host) -> tuple[dict[str, str], dict[str, str]]:
+def addresses(host: Host) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the addresses of the driver's GPUs by UUID in lower case, and by minor number."""
     uuids, minors = {}, {}
     for name in names(host, pci.DRIVER_GPUS):
         where = pci.address(name)

@@ -19,7 +19,7 @@ from gpudoctor.facts.node import allotments, pci, process, rdma
 from gpudoctor.facts.node.allotments import Allotment
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.report import Subject
-from gpudoctor.sources.host import Host, Listing, Missing, text
+from gpudoctor.sources.host import Host, Listing, Missing, names, text
 
 _POD = re.compile(
     r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:[./:]|\.slice|$)"
@@ -27,15 +27,25 @@ _POD = re.compile(
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _MONITOR = re.compile(r"conmon-[0-9a-f]{64}")
 _GPU_NODE = re.compile(r"^nvidia(\d+)$")
-_LIBRARY = re.compile(r"/(libcudart|libnccl|libcuda|libnccl-net)\.so\.([0-9.]+)$", re.MULTILINE)
+_LIBRARY = re.compile(
+    r"(?P<folder>/\S*)/(?P<name>libcudart|libnccl|libcuda|libnccl-net)\.so\.(?P<version>[0-9.]+)$",
+    re.MULTILINE,
+)
+_WHEEL = re.compile(
+    r"^nvidia_(?P<name>cuda_runtime|nccl)(?:_cu\d+)?-(?P<version>[0-9.]+)\.dist-info$"
+)
+_OF_WHEEL = {"cuda_runtime": "libcudart", "nccl": "libnccl"}
+_MOST_PROCESSES = 8
+"""Of a container are looked into for libraries: a launcher's children load them, it does not."""
 _SHORT = 12
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """A container by its first process: `pid` in the host's numbering.
 
-    `gpu_minors` and `libraries` (name -> version) are None when its files may not be read,
-    `allotment` when the kubelet was not asked or cannot be tied to it.
+    `gpu_minors` and `libraries` (name -> version) are None when its files may not be read;
+    libraries are looked for where there is a GPU. `allotment` is None when the kubelet was not
+    asked or cannot be tied to it.
     """
 
     pod_uid: str | None
@@ -69,23 +79,33 @@ def find(host: Host, given_out: Sequence[Allotment] = ()) -> tuple[Container, ..
     listing = host.listing("/proc")
     if isinstance(listing, Missing):
         return ()
-    first: dict[str, tuple[str | None, int]] = {}
-    for pid in sorted(int(name) for name in listing.names if name.isdigit()):
+    processes: dict[tuple[str, str | None], list[int]] = {}
+    pids = sorted(int(name) for name in listing.names if name.isdigit())
+    host.expect(f"/proc/{pid}/cgroup" for pid in pids)
+    for pid in pids:
         identity = identify(text(host, f"/proc/{pid}/cgroup") or "")
         if identity is not None:
-            first.setdefault(identity[1], (identity[0], pid))
+            processes.setdefault((identity[1], identity[0]), []).append(pid)
     named = (allotments.names_by_id(host) or {}) if given_out else {}
     by_names = {one.names: one for one in given_out}
+    allotted = {identity: by_names.get(names) for identity, names in named.items()}
     return tuple(
-        Container(
-            pod_uid=pod,
-            container_id=container,
-            pid=str(pid),
-            gpu_minors=_gpu_minors(host, pid),
-            libraries=_libraries(host, pid),
-            allotment=by_names.get(named[container]) if container in named else None,
-        )
-        for container, (pod, pid) in first.items()
+        _container(host, container, pod, pids, allotted.get(container))
+        for (container, pod), pids in processes.items()
+    )
+
+
+def _container(
+    host: Host, identity: str, pod: str | None, pids: list[int], allotment: Allotment | None
+) -> Container:
+    minors = _gpu_minors(host, pids[0])
+    return Container(
+        pod_uid=pod,
+        container_id=identity,
+        pid=str(pids[0]),
+        gpu_minors=minors,
+        libraries={} if minors == frozenset() else _libraries(host, pids[:_MOST_PROCESSES]),
+        allotment=allotment,
     )
 
 
@@ -97,9 +117,33 @@ def _gpu_minors(host: Host, pid: int) -> frozenset[str] | None:
     return frozenset(match[1] for name in listing.names if (match := _GPU_NODE.match(name)))
 
 
-def _libraries(host: Host, pid: int) -> dict[str, str] | None:
-    maps = text(host, f"/proc/{pid}/maps")
-    return None if maps is None else dict(_LIBRARY.findall(maps))
+def _libraries(host: Host, pids: Sequence[int]) -> dict[str, str] | None:
+    """Return the CUDA and NCCL libraries that the processes have mapped, with their versions."""
+    found: dict[str, str] = {}
+    seen = False
+    for pid in pids:
+        maps = text(host, f"/proc/{pid}/maps")
+        seen = seen or maps is not None
+        for match in _LIBRARY.finditer(maps or ""):
+            version = match["version"]
+            if "." not in version:
+                version = _of_wheel(host, pid, match["folder"], match["name"]) or version
+            found.setdefault(match["name"], version)
+        if {"libcudart", "libnccl"} <= set(found):
+            break
+    return found if seen else None
+
+
+def _of_wheel(host: Host, pid: int, folder: str, name: str) -> str | None:
+    """Return the version of a library that a Python wheel brought: its file has the major alone."""
+    packages, nvidia, _ = folder.rpartition("/nvidia/")
+    if not nvidia:
+        return None
+    for entry in names(host, f"/proc/{pid}/root{packages}"):
+        match = _WHEEL.match(entry)
+        if match and _OF_WHEEL[match["name"]] == name:
+            return match["version"]
+    return None
 
 
 def workload(host: Host, container: Container, node: NodeFacts) -> WorkloadFacts | None:

@@ -166,12 +166,31 @@ def resolve_gpu(name: str | None, capability: str | None = None) -> Gpu | None:
     )
 
 
+def short_name(name: str) -> str:
+    """Return a GPU's name as short as the tables know it: `h100` of `NVIDIA H100 80GB HBM3`.
+
+    Of a GPU that is not in them, the whole name without the maker's.
+    """
+    found = _products(name)
+    words = max(found, key=lambda pair: len(pair[0]))[0] if found else _spaced(name)
+    return re.sub(r"[^A-Z0-9]+", "-", re.sub(r"^(?:NVIDIA|TESLA)\b", "", words)).strip("-").lower()
+
+
 def _product(name: str) -> _Product | None:
     """Return the product that the longest run of whole words in the name belongs to."""
-    words = re.sub(r"[\s_-]+", " ", name.upper())
-    found = [
-        (len(match[0]), product)
+    found = _products(name)
+    return max(found, key=lambda pair: len(pair[0]))[1] if found else None
+
+
+def _products(name: str) -> list[tuple[str, _Product]]:
+    """Return the runs of whole words in the name that belong to products, with these."""
+    words = _spaced(name)
+    return [
+        (match[0], product)
         for product in tables().products
         for match in product.pattern.finditer(words)
     ]
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _spaced(name: str) -> str:
+    return re.sub(r"[\s_-]+", " ", name.upper())

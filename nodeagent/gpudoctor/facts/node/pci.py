@@ -17,6 +17,10 @@ _ANY_ADDRESS = re.compile(
 )
 _ROOT = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 _SPEED = re.compile(r"^([0-9.]+) ?GT/s")
+_READ = (
+    "vendor", "class", "local_cpulist", "device", "numa_node", "current_link_speed",
+    "current_link_width", "max_link_speed", "max_link_width",
+)  # fmt: skip
 _WIDEST = 32
 """Lanes of the widest link; unknown widths read 63 or 255."""
 
@@ -34,7 +38,11 @@ def read_devices(host: Host) -> tuple[tuple[PciDevice, ...], bool]:
     listing = host.listing(DEVICES)
     if isinstance(listing, Missing):
         return (), listing.absent
-    found = [read_device(host, name) for name in listing.names if _ADDRESS.match(name)]
+    found = []
+    for name in listing.names:
+        if _ADDRESS.match(name):
+            host.expect(f"{DEVICES}/{name}/{attribute}" for attribute in _READ)
+            found.append(read_device(host, name))
     return tuple(device for device in found if device is not None), listing.complete
 
 

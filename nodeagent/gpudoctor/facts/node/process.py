@@ -26,6 +26,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _WHOLE_MAP = ["0", "0", "4294967295"]
 _HUGE = "/sys/kernel/mm/hugepages"
 _INITS = ("systemd", "init", "launchd")
+_READ = ("status", "limits", "uid_map", "mountinfo", "environ")
 
 
 def workload_pid(host: Host) -> str:
@@ -51,15 +52,16 @@ def in_container(host: Host) -> bool | None:
 def read_process(host: Host, pid: str) -> Process:
     """Read one process; what cannot be read stays None."""
     folder = f"/proc/{pid}"
+    host.expect(f"{folder}/{name}" for name in _READ)
     status = dict(_STATUS.findall(text(host, f"{folder}/status") or ""))
-    limits = _MEMLOCK.search(text(host, f"{folder}/limits") or "")
+    limits = _memlock(host, pid)
     uid = status.get("Uid", "").split()
     mapping = text(host, f"{folder}/uid_map")
     shm, shm_used = _shm(host, pid)
     return Process(
         pid=pid,
-        memlock_soft=_limit(limits[1]) if limits else None,
-        memlock_hard=_limit(limits[2]) if limits else None,
+        memlock_soft=limits[0] if limits else None,
+        memlock_hard=limits[1] if limits else None,
         pinned=_kilobytes(status.get("VmPin")),
         uid=int(uid[1]) if len(uid) > 1 and uid[1].isdigit() else None,
         effective=_mask(status.get("CapEff")),
@@ -72,6 +74,18 @@ def read_process(host: Host, pid: str) -> Process:
         shm_used=shm_used,
         environment=_environment(host, pid),
     )
+
+
+def memlock_soft(host: Host, pid: str) -> int | None:
+    """Return the bytes that a process may lock, `UNLIMITED` for no limit; None if unknown."""
+    limits = _memlock(host, pid)
+    return limits[0] if limits else None
+
+
+def _memlock(host: Host, pid: str) -> tuple[int, int] | None:
+    """Return the soft and the hard limit."""
+    found = _MEMLOCK.search(text(host, f"/proc/{pid}/limits") or "")
+    return (_limit(found[1]), _limit(found[2])) if found else None
 
 
 def _limit(word: str) -> int:
@@ -131,6 +145,22 @@ def _shm(host: Host, pid: str) -> tuple[int | None, int | None]:
     The mount option is what was asked for; without one the kernel takes half of the memory.
     """
     table = text(host, f"/proc/{pid}/mountinfo") or text(host, "/proc/self/mountinfo") or ""
+    size, mounted = _shm_mount(table)
+    space = (
+        host.space(SHM if pid in ("self", "1") else f"/proc/{pid}/root{SHM}") if mounted else None
+    )
+    if not isinstance(space, Space):
+        return size, None
+    return size or space.size, space.size - space.free
+
+
+def shm_option(host: Host, pid: str) -> int | None:
+    """Return the size in bytes with which a process's /dev/shm was mounted, None if unknown."""
+    return _shm_mount(text(host, f"/proc/{pid}/mountinfo") or "")[0]
+
+
+def _shm_mount(table: str) -> tuple[int | None, bool]:
+    """Return the size option of /dev/shm in a mountinfo, and whether it is mounted at all."""
     size, mounted = None, False
     for line in table.splitlines():
         fields = line.split(" ")
@@ -139,12 +169,7 @@ def _shm(host: Host, pid: str) -> tuple[int | None, int | None]:
             match = _SIZE.search(fields[-1])
             if match and match[2] in _UNITS:
                 size = int(match[1]) * _UNITS[match[2]]
-    space = (
-        host.space(SHM if pid in ("self", "1") else f"/proc/{pid}/root{SHM}") if mounted else None
-    )
-    if not isinstance(space, Space):
-        return size, None
-    return size or space.size, space.size - space.free
+    return size, mounted
 
 
 def _environment(host: Host, pid: str) -> dict[str, str] | None:

@@ -104,6 +104,7 @@ def _state(content: str | None) -> str | None:
 
 def _counters(host: Host, folder: str) -> dict[str, int]:
     found = {}
+    host.expect(f"{folder}/{counter}" for counter in COUNTERS)
     for counter in COUNTERS:
         content = text(host, f"{folder}/{counter}")
         if content is not None and content.isdigit():
@@ -114,6 +115,7 @@ def _counters(host: Host, folder: str) -> dict[str, int]:
 def _gids(host: Host, folder: str) -> tuple[Gid, ...]:
     indexes = sorted(int(name) for name in names(host, f"{folder}/gids") if name.isdigit())
     found = []
+    host.expect(f"{folder}/gids/{index}" for index in indexes[:_MOST_GIDS])
     for index in indexes[:_MOST_GIDS]:
         value = text(host, f"{folder}/gids/{index}")
         if value is not None:

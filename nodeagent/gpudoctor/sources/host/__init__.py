@@ -7,7 +7,7 @@ inside what was looked at means that something does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -98,6 +98,9 @@ class Host(Protocol):
 
     def read_bytes(self, path: str) -> bytes | Missing:
         """Return a regular file's content, following links; at most 1 MiB of it."""
+
+    def expect(self, paths: Iterable[str]) -> None:
+        """Say which files will be read next: a live host then reads them all in one go."""
 
     def listing(self, path: str) -> Listing | Missing:
         """Return the names in a directory."""

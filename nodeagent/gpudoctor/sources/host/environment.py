@@ -13,6 +13,8 @@ PREFIXES = (
     "PMI_",
     "SLURM_",
     "OFI_NCCL_",
+    "NV_CUDA_",
+    "NV_LIBNCCL_",
 )
 
 

@@ -96,6 +96,9 @@ class RecordedHost:
                 return Missing("EIO", "the recording holds broken base64")
         return _missing(entry) or Missing("EISDIR")
 
+    def expect(self, paths: Iterable[str]) -> None:
+        """All is at hand."""
+
     def listing(self, path: str) -> Listing | Missing:
         """Return a recorded listing, or the names that the recording knows of."""
         found, entry = self._find(path)

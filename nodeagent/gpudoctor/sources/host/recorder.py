@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpudoctor.sources.host import (
@@ -57,6 +57,10 @@ class Recorder:
         except UnicodeDecodeError:
             self._keep(path, {"b64": base64.b64encode(content).decode("ascii")})
         return content
+
+    def expect(self, paths: Iterable[str]) -> None:
+        """Pass it on; what is then read is remembered."""
+        self._host.expect(paths)
 
     def listing(self, path: str) -> Listing | Missing:
         """List and remember a directory; an incomplete listing is not remembered as a whole."""

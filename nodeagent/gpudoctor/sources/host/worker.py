@@ -3,10 +3,12 @@
 Runs as a script with nothing but the standard library: `python -I -S worker.py ROOT`. It reads
 one JSON request a line and answers one JSON line, contents as Latin-1 so that any byte passes:
     {"op": "read", "path": …, "limit": n}  -> {"ok": content} | {"errno": NAME, "note": …}
+    {"op": "read all", "paths": […], "limit": n} -> a line for each path, as for "read"
     {"op": "list" | "link" | "device" | "open", "path": …}
     {"op": "space", "path": …}             -> {"ok": {"size": bytes, "free": bytes}}
     {"op": "lock", "size": bytes}          -> {"ok": "" or the errno of the refusal}
     {"op": "run", "command": […], "seconds": n}
+    {"op": "kernel log"}                   -> {"ok": the ring buffer's text}
 Below another root, and below /proc/PID/root, which tenants fill, paths are resolved with
 openat2 inside that root: absolute links stay inside, magic links are refused, and only regular
 files are read, without waiting.
@@ -20,6 +22,7 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Iterator
 
 _TENANT = re.compile(r"^(/proc/[0-9]+/root)(/.*)$")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -29,28 +32,31 @@ _MOST_OUTPUT = 8 << 20
 _MOST_NAMES = 1 << 16
 _ON_FAULT = 1
 _MAP_FAILED = (1 << 64) - 1
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_SYSLOG_READ_ALL, _SYSLOG_SIZE = 3, 10
 
 
-def _openat2(directory: int, path: str, flags: int) -> int:
-    """Open a path inside a directory as if that were the root; OSError as os.open."""
-    import ctypes  # imported late: only other roots need it
+class OpenAt2:
+    """The system call, made ready once: a reading makes thousands of it."""
 
-    class OpenHow(ctypes.Structure):
-        _fields_ = (
-            ("flags", ctypes.c_uint64),
-            ("mode", ctypes.c_uint64),
-            ("resolve", ctypes.c_uint64),
-        )
+    def __init__(self) -> None:
+        import ctypes  # imported late: only other roots need it
 
-    how = OpenHow(flags | os.O_CLOEXEC, 0, _IN_ROOT | _NO_MAGIC_LINKS)
-    libc = ctypes.CDLL(None, use_errno=True)
-    found = libc.syscall(
-        _OPENAT2, directory, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)
-    )
-    if found < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-    return int(found)
+        self._ctypes = ctypes
+        self._syscall = ctypes.CDLL(None, use_errno=True).syscall
+        self._how = (ctypes.c_uint64 * 3)()  # struct open_how: flags, mode, resolve
+        self._how[2] = _IN_ROOT | _NO_MAGIC_LINKS
+
+    def __call__(self, directory: int, path: str, flags: int) -> int:
+        """Open a path inside a directory as if that were the root; OSError as os.open."""
+        ctypes = self._ctypes
+        self._how[0] = flags | os.O_CLOEXEC
+        size = ctypes.sizeof(self._how)
+        found = self._syscall(_OPENAT2, directory, os.fsencode(path), self._how, size)
+        if found < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), path)
+        return int(found)
 
 
 class Tree:
@@ -58,6 +64,8 @@ class Tree:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._openat2: OpenAt2 | None = None
+        self._top: int | None = None
 
     def open(self, path: str, flags: int) -> int:
         """Open a path for the given flags, never following links out of a foreign root."""
@@ -65,16 +73,18 @@ class Tree:
         if tenant is not None:
             inside = os.open(self._root + tenant[1], os.O_PATH | os.O_DIRECTORY)
             try:
-                return _openat2(inside, tenant[2], flags)
+                return self._open_inside(inside, tenant[2], flags)
             finally:
                 os.close(inside)
-        if self._root:
-            top = os.open(self._root, os.O_PATH | os.O_DIRECTORY)
-            try:
-                return _openat2(top, path, flags)
-            finally:
-                os.close(top)
-        return os.open(path, flags)
+        if not self._root:
+            return os.open(path, flags)
+        if self._top is None:
+            self._top = os.open(self._root, os.O_PATH | os.O_DIRECTORY)
+        return self._open_inside(self._top, path, flags)
+
+    def _open_inside(self, directory: int, path: str, flags: int) -> int:
+        self._openat2 = self._openat2 or OpenAt2()
+        return self._openat2(directory, path, flags)
 
     def read(self, path: str, limit: int) -> str:
         """Read a regular file, at most `limit` bytes."""
@@ -171,6 +181,27 @@ def try_lock(size: int) -> str:
     return errno.errorcode[number]
 
 
+def kernel_log(tree: Tree) -> str:
+    """Return the kernel's ring buffer by syslog(2), as `dmesg -r` prints it.
+
+    The call needs neither a program nor /dev/kmsg, which a container's device cgroup refuses; it
+    needs CAP_SYSLOG where dmesg_restrict is set. It tells of the kernel that we run on: of a tree
+    of another machine nothing is known.
+    """
+    import ctypes  # imported late: asked once
+
+    with open(_BOOT_ID, encoding="ascii") as own:
+        if tree.read(_BOOT_ID, 64) != own.read():
+            raise OSError(errno.ENOSYS, "the tree is of another machine")
+    libc = ctypes.CDLL(None, use_errno=True)
+    size = libc.klogctl(_SYSLOG_SIZE, None, 0)
+    buffer = ctypes.create_string_buffer(max(size, 1))
+    length = libc.klogctl(_SYSLOG_READ_ALL, buffer, len(buffer)) if size >= 0 else size
+    if length < 0:
+        raise OSError(ctypes.get_errno(), "syslog")
+    return buffer.raw[: min(length, _MOST_OUTPUT)].decode("latin-1")
+
+
 def run(command: list[str], seconds: float) -> dict[str, object]:
     """Run a command in its own session, with a fixed search path and next to no environment."""
     import signal  # imported late: most readings start no program
@@ -215,6 +246,8 @@ def answer(tree: Tree, request: dict[str, object]) -> dict[str, object]:
                 return {"ok": tree.space(path)}
             case "lock":
                 return {"ok": try_lock(int(str(request["size"])))}
+            case "kernel log":
+                return {"ok": kernel_log(tree)}
             case "run":
                 words = request["command"]
                 assert isinstance(words, list)
@@ -229,9 +262,17 @@ def main() -> None:
     """Answer requests until standard input ends."""
     tree = Tree(sys.argv[1].rstrip("/"))
     for line in sys.stdin:
-        # JSON escapes lone surrogates of odd file names, so that the line is always ASCII.
-        sys.stdout.write(json.dumps(answer(tree, json.loads(line))) + "\n")
-        sys.stdout.flush()
+        request = json.loads(line)
+        # One line for each of several: where they end, the next one hangs.
+        several = request["paths"] if request["op"] == "read all" else None
+        for one in [request] if several is None else _single(several, request["limit"]):
+            # JSON escapes lone surrogates of odd file names, so that the line is always ASCII.
+            sys.stdout.write(json.dumps(answer(tree, one)) + "\n")
+            sys.stdout.flush()
+
+
+def _single(paths: list[str], limit: int) -> Iterator[dict[str, object]]:
+    return ({"op": "read", "path": path, "limit": limit} for path in paths)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ which it leaves out of list items, so that what is read can be recorded as it is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
@@ -37,15 +37,19 @@ _FIRST_DELAY = 0.5
 _MAX_DELAY = 20.0
 _CHUNK = 1 << 16
 _ALL = 1_000_000
+_LONGEST_LINE = 16 << 20
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _SUCCESS = frozenset({200, 201, 202})
 _GONE = 410
+_METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+"""The `Accept` of who wants labels and annotations, and not the rest of each object."""
 
 T = TypeVar("T")
 
 
-class _ListMeta(msgspec.Struct, rename={"token": "continue"}):
+class _ListMeta(msgspec.Struct, rename={"token": "continue", "version": "resourceVersion"}):
     token: str = ""
+    version: str = ""
 
 
 class _List(msgspec.Struct):
@@ -60,10 +64,14 @@ class _TypeMeta(msgspec.Struct, rename="camel"):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The objects of a list; `whole` is False if there are more than the pages that were read."""
+    """The objects of a list; `whole` is False if there are more than the pages that were read.
+
+    `version` is the collection's resourceVersion, from which a watch goes on.
+    """
 
     objects: tuple[msgspec.Raw, ...]
     whole: bool
+    version: str = ""
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -72,6 +80,7 @@ class _Request(msgspec.Struct, frozen=True):
     query: dict[str, str]
     body: bytes = b""
     content_type: str = ""
+    accept: str = ""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -146,7 +155,7 @@ class Client:
 
         def ask(version: str) -> msgspec.Raw:
             path = f"{_path(kind, version, namespace)}/{quote(name, safe='')}"
-            body = self._read(path, {}, permission("get", kind, namespace))
+            body = self._read(_Request("GET", path, {}), permission("get", kind, namespace))
             return _typed(msgspec.Raw(body), kind.api_version(version), kind.name)
 
         return self._in_served_version(kind, ask, tries)
@@ -160,14 +169,23 @@ class Client:
         labels: str = "",
         max_pages: int = _ALL,
         tries: int = _ALL,
+        metadata_only: bool = False,
+        keep: Callable[[msgspec.Raw], msgspec.Raw] = lambda raw: raw,
     ) -> Listing:
         """Return the objects that both selectors select; all namespaces if none is given.
 
         `tries` bounds the versions of the API that are tried where the served one is not known.
+        With `metadata_only` the objects are PartialObjectMetadata: `metadata` and nothing else.
+        `keep` makes what is kept of each, page by page, where all of them are too much to hold.
         """
+        accept = _METADATA.format("List") if metadata_only else ""
 
         def ask(version: str) -> Listing:
-            return self._list(kind, version, namespace, fields, labels, max_pages)
+            query = {"fieldSelector": fields, "labelSelector": labels, "limit": str(PAGE)}
+            path = _path(kind, version, namespace)
+            request = _Request("GET", path, query, accept=accept)
+            allowed = permission("list", kind, namespace)
+            return self._list(kind, version, request, allowed, max_pages, keep)
 
         return self._in_served_version(kind, ask, tries)
 
@@ -190,7 +208,8 @@ class Client:
         }
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/log"
         # One retry: what fails here is mostly a kubelet that does not answer.
-        body = self._read(path, query, LOG_PERMISSION.format(namespace), attempts=2)
+        request = _Request("GET", path, query)
+        body = self._read(request, LOG_PERMISSION.format(namespace), attempts=2)
         return body.decode("utf-8", "replace")
 
     def send(
@@ -214,6 +233,46 @@ class Client:
         request = _Request(method, path, dict(query or {}), body, content_type)
         answer = self._answer(request, what, attempts)
         return msgspec.Raw(answer.body)
+
+    def lines(
+        self,
+        kind: Kind,
+        query: Mapping[str, str],
+        silence_s: float,
+        *,
+        metadata_only: bool = False,
+    ) -> Iterator[tuple[bytes, ...]]:
+        """Send a list request once and yield the lines of its answer as they come in, first none.
+
+        For a watch, whose answer has no end: UnreachableError when nothing came for `silence_s`
+        seconds, or when the stream broke. Kinds with one version only.
+        """
+        import requests
+
+        from gpudoctor.sources.kubernetes.faults import unreachable
+
+        session = self._current_session()
+        path, allowed = _path(kind, kind.versions[0], None), permission("watch", kind, None)
+        accept = _METADATA.format("") if metadata_only else ""
+        request = _Request("GET", path, {}, accept=accept)
+        self.requests += 1
+        try:
+            with session.get(
+                self.server + path,
+                params=dict(query),
+                headers=_headers(request, self._identity.authorization),
+                timeout=(_CONNECT_SECONDS, silence_s),
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                if response.status_code not in _SUCCESS:
+                    answer = _Answer(response.status_code, response.headers, self._body(response))
+                    raise self._refusal(answer, allowed)
+                yield ()
+                yield from _lines(response.iter_content(None), f"{self.server}: {allowed}")
+        except requests.exceptions.RequestException as error:
+            proxy = next(iter(session.proxies.values()), None)
+            raise unreachable(error, self.server, proxy) from error
 
     def _in_served_version(self, kind: Kind, ask: Callable[[str], T], tries: int) -> T:
         """Ask in the newest version that the server has, trying older ones on 404."""
@@ -239,35 +298,34 @@ class Client:
         self,
         kind: Kind,
         version: str,
-        namespace: str | None,
-        fields: str,
-        labels: str,
+        request: _Request,
+        allowed: str,
         max_pages: int,
+        keep: Callable[[msgspec.Raw], msgspec.Raw],
     ) -> Listing:
-        query = {"fieldSelector": fields, "labelSelector": labels, "limit": str(PAGE)}
-        path, allowed = _path(kind, version, namespace), permission("list", kind, namespace)
         try:
-            return self._pages(kind, version, path, query, allowed, max_pages)
+            return self._pages(kind, version, request, allowed, max_pages, keep)
         except RefusedError as error:
             if error.status != _GONE:
                 raise
         # The list took longer than the server keeps its snapshot: once more, in one piece.
-        query["limit"] = ""
-        return self._pages(kind, version, path, query, allowed, max_pages)
+        request = msgspec.structs.replace(request, query={**request.query, "limit": ""})
+        return self._pages(kind, version, request, allowed, max_pages, keep)
 
     def _pages(
         self,
         kind: Kind,
         version: str,
-        path: str,
-        query: dict[str, str],
+        request: _Request,
         allowed: str,
         max_pages: int,
+        keep: Callable[[msgspec.Raw], msgspec.Raw],
     ) -> Listing:
         objects: list[msgspec.Raw] = []
-        token = ""
+        token = list_version = ""
         for _ in range(max_pages):
-            body = self._read(path, {**query, "continue": token}, allowed)
+            query = {**request.query, "continue": token}
+            body = self._read(msgspec.structs.replace(request, query=query), allowed)
             try:
                 page = msgspec.json.decode(body, type=_List)
             except (msgspec.MsgspecError, ValueError) as error:
@@ -277,20 +335,20 @@ class Client:
             if not page.kind.endswith("List"):
                 raise GarbledError(f"{self.server}: {allowed}: answered {page.kind or 'no kind'}")
             api_version = kind.api_version(version)
-            objects += (_typed(item, api_version, kind.name) for item in page.items or ())
-            last, token = token, page.metadata.token if page.metadata else ""
+            items = page.items or ()
+            objects += (keep(_typed(item, api_version, kind.name)) for item in items)
+            meta = page.metadata or _ListMeta()
+            last, token, list_version = token, meta.token, meta.version
             if token and token == last:
                 raise GarbledError(f"{self.server}: {allowed}: the list does not end")
             if not token:
                 break
-        return Listing(tuple(objects), whole=not token)
+        return Listing(tuple(objects), whole=not token, version=list_version)
 
-    def _read(
-        self, path: str, query: dict[str, str], permission: str, attempts: int = _ATTEMPTS
-    ) -> bytes:
+    def _read(self, request: _Request, permission: str, attempts: int = _ATTEMPTS) -> bytes:
         """Return the body of a successful GET, after retries; an ApiError says what went wrong."""
-        answer = self._answer(_Request("GET", path, query), permission, attempts)
-        return _checked(answer, path, self.server, permission)
+        answer = self._answer(request, permission, attempts)
+        return _checked(answer, request.path, self.server, permission)
 
     def _answer(self, request: _Request, permission: str, attempts: int) -> _Answer:
         """Return the answer of success to a request, after retries."""
@@ -384,6 +442,16 @@ def permission(verb: str, kind: Kind, namespace: str | None) -> str:
     return f"{verb} {kind.resource}" + (" (cluster-wide)" if kind.namespaced else "")
 
 
+def _lines(pieces: Iterable[bytes], what: str) -> Iterator[tuple[bytes, ...]]:
+    """Cut a stream into lines; those that came in one piece come together."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            raise GarbledError(f"{what}: a line of over {_LONGEST_LINE >> 20} MiB")
+        yield tuple(lines)
+
+
 def _path(kind: Kind, version: str, namespace: str | None) -> str:
     root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
     scope = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
@@ -406,6 +474,8 @@ def _headers(request: _Request, identity: str | None) -> dict[str, str]:
     headers = {"Authorization": identity} if identity else {}
     if request.content_type:
         headers["Content-Type"] = request.content_type
+    if request.accept:
+        headers["Accept"] = request.accept
     return headers
 
 

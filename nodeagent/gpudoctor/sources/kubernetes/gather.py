@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from gpudoctor.errors import InputError
+from gpudoctor.publish.names import NAMESPACE, POOLS
 from gpudoctor.sources.bundle import Bundle, Scope
 from gpudoctor.sources.kubernetes import kinds, plan
 from gpudoctor.sources.kubernetes.client import Client, Listing
@@ -189,7 +190,8 @@ class _Reading:
     def _note(self, step: Step, error: ApiError) -> None:
         self._unsettle(step)
         if isinstance(error, ForbiddenError):
-            self._denied.append(str(step))
+            if isinstance(step, Log) or not step.optional:
+                self._denied.append(str(step))
             return
         if isinstance(error, NotFoundError):
             return
@@ -228,6 +230,7 @@ def gather_pod(client: Client, namespace: str, name: str) -> Bundle:
     events = _views(reading.read(plan.events_of(pod)), EventView)
     if pod.spec.node_name:
         node, neighbours = _node(reading, pod.spec.node_name)
+        _published(reading, pod, node)
         _bound(reading, pod, node, neighbours, events)
         return reading.bundle()
     reading.run(plan.before_nodes(pod))
@@ -236,8 +239,10 @@ def gather_pod(client: Client, namespace: str, name: str) -> Bundle:
     return reading.bundle()
 
 
-def gather_node(client: Client, name: str) -> Bundle:
-    """Read one node, its events, its pods and the logs of its device software."""
+def gather_node(client: Client, name: str, agents: str = NAMESPACE) -> Bundle:
+    """Read one node, its events, its pods, what its agent published in the namespace `agents`,
+    and the logs of its device software.
+    """
     raw = client.get(kinds.NODE, name)
     reading = _Reading(client, BUDGET - 1)
     reading.keep([raw])
@@ -245,6 +250,8 @@ def gather_node(client: Client, name: str) -> Bundle:
     fields = f"involvedObject.kind=Node,involvedObject.name={name}"
     reading.read(List(kinds.EVENT, fields=fields, settles=False))
     reading.read(plan.DAEMON_SETS)
+    if _view(raw, NodeView).has_agent:
+        reading.run(plan.published_of_node(name, agents))
     software = [pod for pod in pods if plan.is_device_software(pod)]
     reading.run(plan.one_log_each(sorted(software, key=lambda pod: pod.is_ready)))
     if any(pod.spec.resource_claims for pod in pods):
@@ -257,24 +264,29 @@ def gather_selected(client: Client, namespace: str | None, selector: str) -> Bun
     return _gather_found(client, namespace, client.list(kinds.POD, namespace, labels=selector))
 
 
-def gather_job(client: Client, namespace: str, name: str) -> Bundle:
-    """Read the pods of the job of that name, of whatever kind, and what decides their state."""
+def gather_job(client: Client, namespace: str, kind: str, name: str) -> Bundle:
+    """Read the pods of a job and what decides their state; of one without pods, what holds it.
+
+    Pods are found by the name whatever its kind; the job itself is read by one of `kinds.JOBS`.
+    """
     everyone = client.list(kinds.POD, namespace)
     members = [raw for raw in everyone.objects if plan.is_of_job(_view(raw, PodView), name)]
-    return _gather_found(client, namespace, Listing(tuple(members), everyone.whole))
+    if members or kind.lower() not in kinds.JOBS:
+        return _gather_found(client, namespace, Listing(tuple(members), everyone.whole))
+    reading = _Reading(client, BUDGET - 1)
+    jobs = reading.read(Get(kinds.JOBS[kind.lower()], name, namespace))
+    _absent_pods(reading, namespace)
+    for job in _views(jobs, ObjectView):
+        reading.run(plan.queue_of(job))
+    return reading.bundle()
 
 
-def gather_for_manifests(
-    client: Client, namespaces: Iterable[str], pools: tuple[str, str]
-) -> Bundle:
-    """Read what new pods would meet: nodes, runtime classes, the namespaces' quotas, and pools.
-
-    `pools` are namespace and name of the ConfigMap that the admission policy goes by.
-    """
+def gather_for_manifests(client: Client, namespaces: Iterable[str]) -> Bundle:
+    """Read what new pods would meet: nodes, runtime classes, quotas, and what pools offer."""
     reading = _Reading(client, BUDGET)
     reading.read(plan.NODES)
     reading.read(List(kinds.RUNTIME_CLASS))
-    reading.read(Get(kinds.CONFIG_MAP, pools[1], pools[0], settles=False))
+    reading.read(Get(kinds.CONFIG_MAP, POOLS, NAMESPACE, settles=False))
     reading.run(List(kinds.RESOURCE_QUOTA, namespace) for namespace in namespaces)
     return reading.bundle()
 
@@ -336,6 +348,14 @@ def _node(reading: _Reading, name: str) -> tuple[NodeView | None, list[PodView]]
     return next(iter(nodes), None), neighbours
 
 
+def _published(reading: _Reading, pod: PodView, node: NodeView | None) -> None:
+    """What agents published: about the pod, else about its node, where the default install is."""
+    steps = list(plan.published_of_pod(pod, node))
+    found = [raw for step in steps for raw in reading.read(step)]
+    if steps and not found and node is not None:
+        reading.run(plan.published_of_node(node.metadata.name, NAMESPACE))
+
+
 def _bound(
     reading: _Reading,
     pod: PodView,
@@ -347,6 +367,9 @@ def _bound(
     members: list[PodView] = []
     for step in plan.peers(pod):
         members += _views(reading.read(step), PodView)
+    for step in plan.events_of_owner(pod):
+        told = _views(reading.read(step), EventView)
+        reading.run(plan.of_owner(pod, told))
     reading.run(plan.of_bound_pods_job(pod, members))
 
 
@@ -418,6 +441,7 @@ def _each(
         if pod.spec.node_name:
             here = [other for other in software if other.spec.node_name == pod.spec.node_name]
             node = by_name.get(pod.spec.node_name)
+            _published(reading, pod, node)
             _bound(reading, pod, node, here, told)
         else:
             reading.run(plan.before_nodes(pod))

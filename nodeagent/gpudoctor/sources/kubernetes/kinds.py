@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from gpudoctor.publish import names
+
 
 class Kind(msgspec.Struct, frozen=True):
     """A kind of object: its resource name in paths, API group and the versions we can read."""
@@ -63,6 +65,30 @@ NATIVE_POD_GROUP = Kind(
     "PodGroup", "podgroups", "scheduling.k8s.io", ("v1beta1", "v1alpha3", "v1alpha2")
 )
 NATIVE_WORKLOAD = Kind("Workload", "workloads", "scheduling.k8s.io", ("v1alpha1",))
+
+JOB = Kind("Job", "jobs", "batch")
+STATEFUL_SET = Kind("StatefulSet", "statefulsets", "apps")
+JOB_SET = Kind("JobSet", "jobsets", "jobset.x-k8s.io", ("v1alpha2",))
+TRAIN_JOB = Kind("TrainJob", "trainjobs", "trainer.kubeflow.org", ("v1alpha1",))
+PYTORCH_JOB = Kind("PyTorchJob", "pytorchjobs", "kubeflow.org")
+TF_JOB = Kind("TFJob", "tfjobs", "kubeflow.org")
+MPI_JOB = Kind("MPIJob", "mpijobs", "kubeflow.org", ("v2beta1", "v1"))
+RAY_CLUSTER = Kind("RayCluster", "rayclusters", "ray.io")
+RAY_JOB = Kind("RayJob", "rayjobs", "ray.io")
+LEADER_WORKER_SET = Kind("LeaderWorkerSet", "leaderworkersets", "leaderworkerset.x-k8s.io")
+VOLCANO_JOB = Kind("Job", "jobs", "batch.volcano.sh", ("v1alpha1",))
+
+JOBS = {
+    kind.name.lower(): kind
+    for kind in (
+        JOB, STATEFUL_SET, JOB_SET, TRAIN_JOB, PYTORCH_JOB, TF_JOB, MPI_JOB, RAY_CLUSTER, RAY_JOB,
+        LEADER_WORKER_SET,
+    )
+} | {"vcjob": VOLCANO_JOB}  # fmt: skip
+"""What `--job KIND/NAME` may name, in lower case: objects that make the pods of a job."""
+
+LEASE = Kind("Lease", "leases", "coordination.k8s.io")
+DIAGNOSIS = Kind(names.DIAGNOSIS, names.DIAGNOSES, names.GROUP, (names.VERSION,))
 
 NETWORK_ATTACHMENT = Kind(
     "NetworkAttachmentDefinition", "network-attachment-definitions", "k8s.cni.cncf.io"

@@ -12,19 +12,31 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from gpudoctor.publish import names
 from gpudoctor.sources.kubernetes import kinds
 from gpudoctor.sources.kubernetes.client import LOG_PERMISSION, permission
 from gpudoctor.sources.kubernetes.kinds import Kind
-from gpudoctor.sources.kubernetes.views import ContainerStatus, EventView, NodeView, PodView
+from gpudoctor.sources.kubernetes.views import (
+    ContainerStatus,
+    EventView,
+    MetadataView,
+    NodeView,
+    ObjectView,
+    PodView,
+)
 
 
 class Get(msgspec.Struct, frozen=True):
-    """Read one object. `settles`: with it, every object of its kind that matters was read."""
+    """Read one object. `settles`: with it, every object of its kind that matters was read.
+
+    `optional`: that it may not be read is not worth a word.
+    """
 
     kind: Kind
     name: str
     namespace: str | None = None
     settles: bool = True
+    optional: bool = False
 
     def __str__(self) -> str:
         return permission("get", self.kind, self.namespace)
@@ -43,6 +55,7 @@ class List(msgspec.Struct, frozen=True):
     max_pages: int = 1
     settles: bool = True
     numbered: str = ""
+    optional: bool = False
 
     def keeps(self, name: str) -> bool:
         """Whether an object of that name is one that is meant."""
@@ -83,6 +96,7 @@ _JOB_LABELS = (
     "pod-template-hash",
     "controller-revision-hash",
 )
+_MAKES_MEMBERS = ("Job", "StatefulSet", "PyTorchJob", "MPIJob", "TFJob", "LeaderWorkerSet")
 _KUEUE_GATES = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
 _KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 _KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
@@ -123,6 +137,7 @@ def of_bound_pod(
     telling = telling_containers(pod)
     yield from logs(pod, telling[:1])
     yield from claims(pod, node=pod.spec.node_name)
+    yield from claims_beside(pod, neighbours)
     yield from _admission(told)
     yield from volumes(pod, told)
     if not pod.has_run or "network" in told.lower():
@@ -181,6 +196,23 @@ def claims(pod: PodView, node: str | None = None) -> Iterator[Step]:
         yield List(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={node}", settles=False)
     if any("compute-domain" in name or name.endswith("-cd") for name in pod.claim_words()):
         yield List(kinds.COMPUTE_DOMAIN, namespace)
+
+
+def claims_beside(pod: PodView, neighbours: Iterable[PodView]) -> Iterator[Step]:
+    """The claims of the node's other pods, with its slices, where the pod has devices by plugin.
+
+    Plugin and DRA driver do not know of each other, and may have given out the same device.
+    """
+    claiming = [other for other in neighbours if other.claim_names()]
+    if pod.is_well or not claiming or not pod.devices() or pod.spec.resource_claims:
+        return
+    named = [(other.metadata.namespace, name) for other in claiming for name in other.claim_names()]
+    if len(named) == 1:
+        namespace, name = named[0]
+        yield Get(kinds.RESOURCE_CLAIM, name, namespace, settles=False)
+    else:
+        yield List(kinds.RESOURCE_CLAIM, settles=False)
+    yield List(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={pod.spec.node_name}", settles=False)
 
 
 def volumes(pod: PodView, told: str) -> Iterator[Step]:
@@ -282,6 +314,22 @@ def groups(pod: PodView) -> Iterator[Step]:
         yield Get(kinds.COSCHEDULING_POD_GROUP, coscheduling, namespace)
 
 
+def published_of_pod(pod: PodView, node: NodeView | None) -> Iterator[Step]:
+    """What the agent of its node published about a pod; tenants may not see whether it has one."""
+    if pod.uses_devices and (node is None or node.has_agent):
+        name = names.pod_diagnosis(pod.metadata.name)
+        yield Get(
+            kinds.DIAGNOSIS, name, pod.metadata.namespace, settles=False, optional=node is None
+        )
+
+
+def published_of_node(node: str, namespace: str) -> Iterator[Step]:
+    """What the agent of a node published about it, and whether it still looks."""
+    name, lease = names.node_diagnosis(node), names.agent_lease(node)
+    yield Get(kinds.DIAGNOSIS, name, namespace, settles=False, optional=True)
+    yield Get(kinds.LEASE, lease, namespace, settles=False, optional=True)
+
+
 def _admission(told: str) -> Iterator[Step]:
     if _TOPOLOGY_WORDS.search(told):
         # Where kubeadm keeps the kubelet's settings; the node itself would need nodes/proxy.
@@ -305,9 +353,19 @@ def before_nodes(pod: PodView) -> Iterator[Step]:
         return
     yield from peers(pod)
     yield from groups(pod)
-    queue = (pod.metadata.labels or {}).get(_KUEUE_QUEUE)
+    yield from _queues(pod.metadata)
+
+
+def queue_of(job: ObjectView) -> Iterator[Step]:
+    """For a job without pods: the queue that it waits in."""
+    if _KUEUE_QUEUE in (job.metadata.labels or {}):
+        yield from _queues(job.metadata)
+
+
+def _queues(waiting: MetadataView) -> Iterator[Step]:
+    queue = (waiting.labels or {}).get(_KUEUE_QUEUE)
     if queue:
-        yield Get(kinds.LOCAL_QUEUE, queue, pod.metadata.namespace)
+        yield Get(kinds.LOCAL_QUEUE, queue, waiting.namespace)
     yield List(kinds.CLUSTER_QUEUE)
     yield List(kinds.RESOURCE_FLAVOR)
 
@@ -420,6 +478,24 @@ def events_of(pod: PodView) -> List:
     """The pod's events. By name, not uid: those of a mirror pod carry another uid."""
     fields = f"involvedObject.kind=Pod,involvedObject.name={pod.metadata.name}"
     return List(kinds.EVENT, pod.metadata.namespace, fields=fields, settles=False)
+
+
+def events_of_owner(pod: PodView) -> Iterator[List]:
+    """The events of the Job or the like that made a pod: of pods that it could not make.
+
+    A pod that runs and is not ready may wait for such a one.
+    """
+    kind, _, name = (pod.metadata.owner or "").partition("/")
+    if pod.is_ready or not pod.has_run or kind not in _MAKES_MEMBERS:
+        return
+    fields = f"involvedObject.kind={kind},involvedObject.name={name}"
+    yield List(kinds.EVENT, pod.metadata.namespace, fields=fields, settles=False)
+
+
+def of_owner(pod: PodView, events: Iterable[EventView]) -> Iterator[Step]:
+    """What the events of a pod's controller turn on."""
+    if any(_QUOTA_WORDS.search(event.message or "") for event in events):
+        yield List(kinds.RESOURCE_QUOTA, pod.metadata.namespace)
 
 
 def pods_on(node: str) -> List:

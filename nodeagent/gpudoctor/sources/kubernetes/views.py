@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from gpudoctor.publish import names
+
 
 class OwnerView(msgspec.Struct):
     """An owner reference."""
@@ -281,6 +283,7 @@ class NodeStatusView(msgspec.Struct):
 
     capacity: dict[str, str | int] | None = None
     allocatable: dict[str, str | int] | None = None
+    conditions: list[ConditionView] | None = None
 
 
 class NodeView(msgspec.Struct):
@@ -292,6 +295,12 @@ class NodeView(msgspec.Struct):
     def _counts(self, key: str) -> tuple[str, str]:
         capacity, allocatable = self.status.capacity or {}, self.status.allocatable or {}
         return str(capacity.get(key, "0")), str(allocatable.get(key, "0"))
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent of ours has written to it."""
+        types = [condition.type for condition in self.status.conditions or ()]
+        return any(map(names.is_ours, [*types, *(self.metadata.labels or ())]))
 
     def offers(self, key: str) -> bool:
         """Whether it has any of the resource to give."""

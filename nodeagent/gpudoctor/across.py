@@ -1,0 +1,125 @@
+"""Links causes across a report and its children: a job and its pods.
+
+What NCCL says in the logs of all pods is judged once, for the job; why a pod has no adapter, or a
+node no GPU, is found at the pod. Here the two meet: the pod's finding that explains the job's is
+taken up into the job's report as its cause, with what lies beneath it, and the job's finding that
+explains a pod's is handed down to the pod's report. As within one report, a finding explains
+another when its runbook says so and both concern the same pod or node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from gpudoctor.catalogue import Catalogue
+from gpudoctor.diagnosis import roots_of, worst_first
+from gpudoctor.report import Finding, Report, Severity, Subject
+
+_MOST_ALIKE = 16
+"""Of one name are taken up: in a job of a thousand pods a thousand may lack the same resource."""
+
+Touched = Mapping[str, frozenset[Subject]]
+"""Finding id -> the objects that it concerns."""
+
+
+def link(
+    parent: Report, children: tuple[Report, ...], touched: Touched, catalogue: Catalogue
+) -> Report:
+    """Return the parent with its children, linked both ways."""
+    up: dict[str, Finding] = {}
+    links: set[tuple[str, str]] = set()
+    alike: Counter[str] = Counter()
+    linked = []
+    for child in children:
+        own = {finding.id: finding for finding in child.findings}
+        down: dict[str, Finding] = {}
+        for cause, effect in _links(parent, child, touched, catalogue):
+            if cause.id in own:
+                if cause.id not in up and alike[cause.name] >= _MOST_ALIKE:
+                    continue
+                alike[cause.name] += cause.id not in up
+                up |= {found.id: found for found in _with_causes(cause, own)}
+            else:
+                down[cause.id] = cause
+            links.add((cause.id, effect.id))
+        linked.append(_relinked(child, (*child.findings, *down.values()), links) if down else child)
+    findings = _unique((*parent.findings, *up.values()))
+    parent = _relinked(parent, findings, links) if up else parent
+    return msgspec.structs.replace(parent, children=tuple(linked))
+
+
+def _links(
+    parent: Report, child: Report, touched: Touched, catalogue: Catalogue
+) -> Iterator[tuple[Finding, Finding]]:
+    """Yield (cause, effect) between the two reports."""
+    subject = child.subject
+    member = Subject(subject.kind, subject.name or "", subject.namespace)
+    for above in parent.findings:
+        concerned = touched.get(above.id, frozenset())
+        for below in child.findings:
+            if not concerned & {member, _bare(below.subject)}:
+                continue
+            if _explains(below, above, catalogue):
+                yield below, above
+            elif _explains(above, below, catalogue):
+                yield above, below
+
+
+def _bare(subject: Subject) -> Subject:
+    return Subject(subject.kind, subject.name, subject.namespace)
+
+
+def _explains(cause: Finding, effect: Finding, catalogue: Catalogue) -> bool:
+    entry = catalogue.get(cause.name)
+    loud = cause.severity is not Severity.INFO
+    return loud and entry is not None and effect.name in entry.explains
+
+
+def _with_causes(finding: Finding, known: Mapping[str, Finding]) -> Iterator[Finding]:
+    """Yield a finding and all that lies beneath it."""
+    waiting, seen = [finding.id], {finding.id}
+    while waiting:
+        found = known.get(waiting.pop())
+        if found is not None:
+            yield found
+            fresh = [cause for cause in found.caused_by if cause not in seen]
+            seen.update(fresh)
+            waiting += fresh
+
+
+def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple({finding.id: finding for finding in findings}.values())
+
+
+def _relinked(report: Report, findings: tuple[Finding, ...], links: set[tuple[str, str]]) -> Report:
+    """Return a report of these findings with the links among them and its roots anew."""
+    here = {finding.id for finding in findings}
+    explains: dict[str, list[str]] = {one: [] for one in here}
+    caused_by: dict[str, list[str]] = {one: [] for one in here}
+    known = {(cause, found.id) for found in findings for cause in found.caused_by}
+    for cause, effect in sorted(known | links):
+        if cause in here and effect in here:
+            explains[cause].append(effect)
+            caused_by[effect].append(cause)
+    joined = sorted(
+        (
+            msgspec.structs.replace(
+                finding,
+                explains=tuple(explains[finding.id]),
+                caused_by=tuple(caused_by[finding.id]),
+            )
+            for finding in findings
+        ),
+        key=worst_first,
+    )
+    roots = roots_of(joined)
+    names = {finding.id: finding.name for finding in joined}
+    return msgspec.structs.replace(
+        report,
+        findings=tuple(joined),
+        root_ids=roots,
+        roots=tuple(dict.fromkeys(names[root] for root in roots)),
+    )

@@ -1,0 +1,125 @@
+"""`gpudoctor controller`: the small Deployment beside the agents, and the clean-up at the end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from gpudoctor.publish import names
+from gpudoctor.render.clean import one_line
+
+if TYPE_CHECKING:
+    from gpudoctor.sources.kubernetes.client import Client
+
+
+@click.command("controller")
+@click.option(
+    "--agent-timeout",
+    type=click.FloatRange(min=1),
+    default=180,
+    show_default=True,
+    help="Seconds without a renewed Lease after which an agent is silent.",
+)
+@click.option(
+    "--period",
+    type=click.FloatRange(min=1),
+    default=60,
+    show_default=True,
+    help="The agents' --period, in seconds: the time in which the brake counts.",
+)
+@click.option(
+    "--brake-share",
+    type=click.FloatRange(0, 100),
+    default=30,
+    show_default=True,
+    help="The brake goes on when over so many percent of the nodes, and at least three, turn "
+    "failing within one period.",
+)
+@click.option("--taint", is_flag=True, help=f"Taint failing nodes: {names.TAINT}:NoSchedule.")
+@click.option(
+    "--clean-up",
+    is_flag=True,
+    help="Instead of all that, take everything of ours out of the cluster, say what, and end.",
+)
+@click.option(
+    "--listen",
+    metavar="[HOST]:PORT",
+    default=":9400",
+    show_default=True,
+    help="Where /metrics, /healthz and /readyz are answered.",
+)
+@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file, outside of a pod.")
+@click.option("--context", help="The kubeconfig context.")
+def command(
+    agent_timeout: float,
+    period: float,
+    brake_share: float,
+    taint: bool,
+    clean_up: bool,
+    listen: str,
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    """Take back what silent agents published, and hold the brake.
+
+    One of several leads. It strips labels and condition of a node whose agent is silent, marks its
+    Diagnosis objects stale, keeps the ConfigMap gpudoctor-pools, and runs until SIGTERM.
+    $POD_NAMESPACE says where agents and controller run.
+    """
+    from gpudoctor.sources.kubernetes.client import connect  # imported late: requests is slow
+
+    namespace = os.environ.get("POD_NAMESPACE") or names.NAMESPACE
+
+    def open_client() -> Client:
+        return connect(kubeconfig, context)
+
+    if clean_up:
+        _clean_up(namespace, open_client)
+        return
+    from gpudoctor.controller.loop import Controller
+    from gpudoctor.controller.term import Settings
+
+    stop = threading.Event()
+    settings = Settings(
+        namespace=namespace,
+        timeout=agent_timeout,
+        period=period,
+        share=brake_share / 100,
+        taint=taint,
+    )
+    # A container that starts anew in its pod is another candidate.
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
+    controller = Controller(settings, identity, open_client, _say)
+
+    def end(*_: object) -> None:
+        stop.set()
+        controller.wake()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    controller.run(listen, stop)
+
+
+def _clean_up(namespace: str, open_client: Callable[[], Client]) -> None:
+    from gpudoctor.controller.cleanup import CleanUp
+
+    with open_client() as client:
+        removed = CleanUp(client, namespace, _say_done).run()
+    _say_done(removed)
+
+
+def _say(message: str) -> None:
+    """Write one line to standard error, which is the container's log."""
+    click.echo(f"gpudoctor controller: {one_line(message)}", err=True)
+
+
+def _say_done(message: str) -> None:
+    """Write one line of what was removed: that is what the command is for."""
+    click.echo(one_line(message))

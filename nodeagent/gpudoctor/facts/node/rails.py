@@ -1,0 +1,31 @@
+"""Which RDMA adapters of a machine are there for its GPUs.
+
+Clouds show the Ethernet NIC of a virtual machine as an RDMA device, and a storage NIC is one, too:
+neither means that jobs should use RDMA. An InfiniBand port that is up does, and so does a NIC
+beside a GPU.
+"""
+
+from __future__ import annotations
+
+from gpudoctor.facts.node.model import Hca, NodeFacts
+
+
+def rails(machine: NodeFacts) -> tuple[Hca, ...]:
+    """Return the adapters with a port that is up, on InfiniBand or at PIX or PXB of a GPU."""
+    topology = machine.topology
+    gpus = topology.gpus if topology is not None else ()
+    near = {name for gpu in gpus for name in (topology.near_nics(gpu) if topology else ())}
+    return tuple(
+        hca
+        for hca in machine.hcas or ()
+        if any(
+            port.is_active and (port.link_layer == "InfiniBand" or hca.name in near)
+            for port in hca.ports
+        )
+    )
+
+
+def told(machine: NodeFacts) -> tuple[str, ...]:
+    """Say which there are, as what speaks for RDMA on this machine; nothing if there is none."""
+    names = ", ".join(hca.name for hca in rails(machine))
+    return (f"{machine.subject} has {names} with ports that are up",) if names else ()

@@ -1,0 +1,163 @@
+"""Everything that is read of one machine at one time, before it is said what it means.
+
+The files, the driver through NVML, the kubelet's socket, the kernel log, and each container with
+what it uses. A reading of the host alone, of a node with its Kubernetes objects, and of a pod on
+it are all made from this one look.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import msgspec
+
+from gpudoctor.facts.node import (
+    allotments,
+    container_defaults,
+    containers,
+    kubelet_policy,
+    machine,
+)
+from gpudoctor.facts.node.allotments import Allotment, Names
+from gpudoctor.facts.node.container_defaults import ContainerDefaults
+from gpudoctor.facts.node.containers import Container
+from gpudoctor.facts.node.gpu import NodeGpus
+from gpudoctor.facts.node.gpu_reader import parse_gpus
+from gpudoctor.facts.node.kernel_log import KernelLog
+from gpudoctor.facts.node.kubelet_policy import KubeletPolicy
+from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
+from gpudoctor.report import Subject, Unknown
+from gpudoctor.sources import pod_resources
+from gpudoctor.sources.child import Answer
+from gpudoctor.sources.host import UNREAD, Host, names, text
+from gpudoctor.sources.host.recorder import Recorder
+from gpudoctor.sources.nvml import read_nvml
+
+KERNEL_LOG = "dmesg"
+_NVML, _NVML_LATE = "nvml", "nvml, killed"
+_NVML_DEADLINE_S = 5.0
+_KUBELET = "pod-resources"
+_KUBELET_DEADLINE_S = 5.0
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_MODULE = "/proc/driver/nvidia/version"
+_BOOT = re.compile(r"^btime (\d+)$", re.MULTILINE)
+
+
+class Services(msgspec.Struct, frozen=True):
+    """What is asked of the live host beyond its files; `root` is where its root is mounted."""
+
+    root: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the host is the one that we run on, with its driver's library."""
+        return not self.root
+
+
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine. `containers` are all that its /proc shows, with the facts of those that use
+    GPUs or RDMA; `gpus` is what NVML says, `given_out` what the kubelet gave to containers, each
+    None where nobody asked. `ties` are the containers' names by id, None if they were not seen.
+    `gpus_given` has the addresses that an allotment means, None where that cannot be told, and
+    `uuids` the address of each GPU by its UUID in lower case. `booted` is when it started,
+    `module` what the loaded kernel module says of its version.
+    """
+
+    node: NodeFacts
+    gpus: NodeGpus | Unknown | None = None
+    containers: tuple[tuple[Container, WorkloadFacts | None], ...] = ()
+    given_out: tuple[Allotment, ...] | Unknown | None = None
+    gpus_given: dict[Names, tuple[str, ...] | None] = {}
+    uuids: dict[str, str] = {}
+    ties: dict[str, Names] | None = None
+    kernel_log: KernelLog | Unknown | None = None
+    booted: datetime | None = None
+    module: str | None = None
+    policy: KubeletPolicy | str = "not read"
+    defaults: ContainerDefaults | None = None
+
+
+def read(
+    recorder: Recorder,
+    subject: Subject,
+    later: Host | None = None,
+    services: Services | None = None,
+) -> HostFacts:
+    """Read a host and the containers on it through a recorder.
+
+    The recorder also knows what hung and what was refused. `later` is a second observation, for
+    the growth of counters. `services` are asked where their files show that they are there;
+    without them a recording answers in their place.
+    """
+    facts = machine.read(recorder, subject, later)
+    recorder.read_bytes(BOOT_ID)  # by which a recording is known to be of a node
+    given_out = _given_out(recorder, services)
+    told = given_out if isinstance(given_out, tuple) else ()
+    found = containers.find(recorder, told)
+    workloads = [containers.workload(recorder, container, facts) for container in found]
+    ask_nvml = services is not None and services.is_here and bool(facts.gpus)
+    nvml = _nvml(recorder, subject, ask=ask_nvml)
+    refused = recorder.refused()
+    concerned = facts.gpus or facts.hcas or not facts.pci_whole
+    kernel_log = _kernel_log(recorder, subject) if services is None or concerned else None
+    facts = msgspec.structs.replace(facts, stuck=recorder.stuck(), refused=refused)
+    return HostFacts(
+        node=facts,
+        gpus=nvml,
+        containers=tuple(zip(found, workloads, strict=True)),
+        given_out=given_out,
+        gpus_given={one.names: allotments.gpus(recorder, one) for one in told},
+        uuids=allotments.addresses(recorder)[0],
+        ties=allotments.names_by_id(recorder) if told else None,
+        kernel_log=kernel_log,
+        booted=_booted(recorder) if isinstance(kernel_log, KernelLog) else None,
+        module=(text(recorder, _MODULE) or "").partition("\n")[0] or None,
+        policy=kubelet_policy.read_policy(recorder),
+        defaults=container_defaults.read(recorder, found),
+    )
+
+
+def _given_out(
+    recorder: Recorder, services: Services | None
+) -> tuple[Allotment, ...] | Unknown | None:
+    """Return what the kubelet gave to containers, live or recorded; None if there is none."""
+    if services is None:
+        printed = recorder.run([_KUBELET])
+        return allotments.parse(printed) if isinstance(printed, str) else None
+    if pod_resources.NAME not in names(recorder, pod_resources.FOLDER):
+        return None
+    answer = pod_resources.read_pod_resources(_KUBELET_DEADLINE_S, services.root)
+    recorder.note(_KUBELET, answer)
+    return allotments.parse(answer)
+
+
+def _nvml(recorder: Recorder, subject: Subject, *, ask: bool) -> NodeGpus | Unknown | None:
+    """Return what NVML says, live or recorded; None where it was not asked."""
+    if ask:
+        answer = read_nvml(_NVML_DEADLINE_S)
+        if isinstance(answer, str):
+            return Unknown("NVML", answer)
+        recorder.note(_NVML if answer.in_time else _NVML_LATE, answer.text)
+        return parse_gpus(answer, subject)
+    for key in (_NVML, _NVML_LATE):
+        printed = recorder.run([key])
+        if isinstance(printed, str):
+            return parse_gpus(Answer(printed, key == _NVML), subject)
+    return None
+
+
+def _kernel_log(recorder: Recorder, subject: Subject) -> KernelLog | Unknown | None:
+    """Return what the kernel's ring buffer holds of the GPUs; None where nobody looked."""
+    printed = recorder.run([KERNEL_LOG])
+    if isinstance(printed, str):
+        from gpudoctor.facts.node.kernel_log_reader import read_kernel_log  # few hosts give one
+
+        return read_kernel_log([printed.encode()], subject, KERNEL_LOG)
+    return None if printed.errno == UNREAD else Unknown("kernel log", printed.why)
+
+
+def _booted(host: Host) -> datetime | None:
+    """Return when the machine started, to which the stamps of its kernel log are relative."""
+    match = _BOOT.search(text(host, "/proc/stat") or "")
+    return datetime.fromtimestamp(int(match[1]), UTC) if match else None
