@@ -13,6 +13,7 @@ import msgspec
 from gpudoctor.agent.clock import ServerClock
 from gpudoctor.agent.declared import KEY as VERDICT
 from gpudoctor.agent.declared import Declared
+from gpudoctor.agent.features import FeatureFile
 from gpudoctor.agent.node_object import NodeObject
 from gpudoctor.agent.outbox import Entry, Outbox
 from gpudoctor.agent.subjects import Settled
@@ -52,12 +53,15 @@ class Publisher:
         outbox: Outbox,
         clock: ServerClock,
         braked: Callable[[], Braked | None],
+        features: FeatureFile | None = None,
     ) -> None:
+        """With `features` the labels go there, and nothing of the node itself is written."""
         self._node = node
         self._namespace = namespace
         self._period_s = period_s
         self._outbox = outbox
         self._clock = clock
+        self._features = features
         self._declared = Declared(node, braked)
         self._labels: dict[str, Track] | None = None
         self._contested: dict[str, int] = {}
@@ -76,17 +80,19 @@ class Publisher:
         desired = labels.desired(report)
         desired.pop(VERDICT, None)
         if self._labels is None:
-            self._labels = {
-                key: Track(value) for key, value in node.own_labels.items() if key != VERDICT
-            }
-            same = self._declared.adopt(report, node.own_labels, node.condition)
+            before = self._features.labels() if self._features else node.own_labels
+            self._labels = {key: Track(value) for key, value in before.items() if key != VERDICT}
+            same = self._declared.adopt(report, before, node.condition)
         else:
             same = False
         stood = standing(self._labels)
         self._labels = advance_all(self._labels, desired, number)
         self._declared.see(report, number)
-        self._put_labels(node, number)
-        self._put_condition(report, node)
+        if self._features is not None:
+            self._features.write(standing(self._labels) | self._declared.label())
+        else:
+            self._put_labels(node, number)
+            self._put_condition(report, node)
         renew = standing(self._labels) != stood
         self._settle(targets.node(self._node), report, number, quiet=first and same, renew=renew)
         self._settle_pods(number, report, pods, quiet=first)

@@ -52,6 +52,13 @@ from gpudoctor.render.clean import one_line
 @click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file, outside of a pod.")
 @click.option("--context", help="The kubeconfig context.")
 @click.option(
+    "--nfd",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Write the labels into this features.d folder of Node Feature Discovery, and nothing to "
+    "the node itself.",
+)
+@click.option(
     "--write-nvml",
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -66,6 +73,7 @@ def command(
     checks: tuple[str, ...],
     kubeconfig: str | None,
     context: str | None,
+    nfd: Path | None,
     write_nvml: Path | None,
 ) -> None:
     """Look at this node each period and publish what stays true.
@@ -97,6 +105,7 @@ def command(
         host_root=host_root,
         observe=observe,
         checks=checks,
+        nfd=nfd,
     )
     Agent(settings, lambda: connect(kubeconfig, context), _say).run(stop)
 

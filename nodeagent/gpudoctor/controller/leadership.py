@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from gpudoctor.controller.writer import deliver
 from gpudoctor.errors import InputError
 from gpudoctor.publish import brake, election, names
 from gpudoctor.publish.brake import Braked
@@ -112,7 +113,7 @@ class Leadership:
 
     def _renew(self, write: Write) -> None:
         asked_at = time.monotonic()
-        held = _held(self._send(write))
+        held = _held(deliver(self._client, write))
         with self._lock:
             self._candidate.renewed(held, asked_at)
 
@@ -134,16 +135,6 @@ class Leadership:
                 if self._lifted:
                     self._braked = None
 
-    def _send(self, write: Write) -> msgspec.Raw:
-        return self._client.send(
-            write.method,
-            write.path,
-            write.body,
-            content_type=write.content_type,
-            query=write.query,
-            what=write.what,
-        )
-
     def _failed(self, error: InputError) -> None:
         text = str(error)
         if text != self._trouble:
@@ -163,9 +154,10 @@ class Leadership:
         with self._lock:
             write = self._candidate.release(datetime.now(UTC))
             self._candidate.step_down()
+        self._notice()
         if write is not None:
             try:
-                self._send(write)
+                deliver(self._client, write)
             except InputError as error:
                 self._say(f"the lead could not be given back, and ends by itself: {error}")
 

@@ -121,6 +121,7 @@ def _libraries(host: Host, pids: Sequence[int]) -> dict[str, str] | None:
     """Return the CUDA and NCCL libraries that the processes have mapped, with their versions."""
     found: dict[str, str] = {}
     seen = False
+    host.expect(f"/proc/{pid}/maps" for pid in pids)
     for pid in pids:
         maps = text(host, f"/proc/{pid}/maps")
         seen = seen or maps is not None
