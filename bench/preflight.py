@@ -1,4 +1,7 @@
-"""`gpudoctor preflight` as a whole process on a healthy container, and beside a bare Python."""
+"""`gpudoctor preflight` as a whole process on a healthy container, and beside a bare Python.
+
+The rendezvous is measured apart: what it adds once all members are there.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from gpudoctor.sources.rendezvous import Plan, meeting, wire
 from tests import nvml_library
+from tests.cluster.control_plane import free_ports
 
 BUDGET_S = 5.0
 RUNS = 5
+MEMBERS = 64
 NEEDS = "gpus=8,nvlink,cuda=13.0,shm=1Gi,memlock=1Mi,numa"
 
 
@@ -21,6 +28,22 @@ def _seconds(command: list[str], environment: dict[str, str]) -> float:
     ended = subprocess.run(command, env=environment, capture_output=True, check=False)
     took = time.monotonic() - started
     assert ended.returncode == 0, ended.stdout.decode() + ended.stderr.decode()
+    return took
+
+
+def _meeting_seconds() -> float:
+    """Let members meet over loopback, as threads: from the first one's start to the last end."""
+    port = free_ports(1)[0]
+    key = wire.key_of(b"0123456789abcdef")
+    plans = [
+        Plan(rank=rank, members=MEMBERS, host="127.0.0.1", key=key, port=port, timeout=60)
+        for rank in range(MEMBERS)
+    ]
+    started = time.monotonic()
+    with ThreadPoolExecutor(MEMBERS) as pool:
+        outcomes = list(pool.map(lambda plan: meeting.meet(plan, {}, lambda _words: None), plans))
+    took = time.monotonic() - started
+    assert all(outcome.minutes is not None for outcome in outcomes)
     return took
 
 
@@ -37,3 +60,6 @@ def run() -> None:
     print(
         f"  {preflight:.2f} s (budget {BUDGET_S:g} s), {preflight / python:.0f} times a bare python"
     )
+    met = statistics.median(_meeting_seconds() for _ in range(RUNS))
+    tries = MEMBERS * (MEMBERS - 2)
+    print(f"rendezvous of {MEMBERS} members in one process, {tries} tries to connect: {met:.2f} s")

@@ -26,6 +26,7 @@ metadata:
     pod-security.kubernetes.io/enforce: privileged
 """
 _HOOK = re.compile(r"^  annotations:\n(?:    helm\.sh/.*\n)+", re.MULTILINE)
+_ALL_POLICIES = "--set=policies.enabled=true,preflight.inject=true"
 _READERS = ("operator", "pod-owner")
 
 
@@ -39,7 +40,7 @@ def manifests(helm: str) -> dict[str, str]:
     parts += [f"policies/{file.name}" for file in sorted(CHART.glob("templates/policies/*.yaml"))]
     for part in parts:
         only = f"--show-only=templates/{part}"
-        rendered[part] = _template(helm, "--set=policies.enabled=true", only)
+        rendered[part] = _template(helm, _ALL_POLICIES, only)
     return {name: _HEAD + text for name, text in rendered.items()}
 
 

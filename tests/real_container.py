@@ -7,9 +7,11 @@ this checkout and its interpreter. Limits are low enough for a root without CAP_
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,21 @@ class Podman:
             *self._podman, "run", "--runtime=runc", "--network=none", *_LIMITS, *volumes,
             *options, "--rootfs", str(self._root), *command,
         ]  # fmt: skip
+
+    def import_image(self, name: str, paths: tuple[str, ...]) -> None:
+        """Make an image of empty files at these paths."""
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            for path in paths:
+                tar.addfile(tarfile.TarInfo(path))
+        made = subprocess.run(
+            [*self._podman, "import", "-", name],
+            input=archive.getvalue(),
+            capture_output=True,
+            check=False,
+        )
+        if made.returncode:
+            parts.missing(f"a podman that can import images: {made.stderr.decode()[-200:]}")
 
     def put(self, path: str) -> None:
         """Put a page of zeros at a path of the containers' root."""

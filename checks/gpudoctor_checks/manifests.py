@@ -67,7 +67,26 @@ def needs(manifest: Manifest) -> Iterator[Result]:
         return
     if declared.gpus is not None and gpus and declared.gpus != gpus:
         yield _wrong(manifest, f"{where}: gpus={declared.gpus}, and the pod asks for {gpus}")
+    elif declared.gpus is None and gpus and manifest.members > 1 and manifest.whole:
+        yield finding(
+            "needs-not-declared",
+            pod.subject,
+            f"{manifest.members} pods with GPUs work together, and what they declare does not say "
+            "how many GPUs each of them needs.",
+            Evidence(pod.meta.path, where, manifest.declared, f"no gpus={gpus}"),
+            values={"pod": pod.meta.short, "annotation": ANNOTATION, "gpus": str(gpus)},
+        )
     yield from _rdma(manifest, declared)
+    alone = not gpus or manifest.members < 2
+    if declared.wants_rdma and not alone and manifest.whole and not manifest.is_near:
+        yield finding(
+            "topology-scope-not-declared",
+            pod.subject,
+            f"{manifest.members} pods need RDMA between them, and nothing says on which nodes "
+            "together: neither an annotation for the queue, nor affinity, nor a selector.",
+            Evidence(pod.meta.path, "spec.affinity.podAffinity", "not set"),
+            values={"pod": pod.meta.short},
+        )
 
 
 def _wrong(manifest: Manifest, why: str) -> Draft:
@@ -104,3 +123,18 @@ def _rdma(manifest: Manifest, declared: Needs) -> Iterator[Result]:
         fix="Add the cluster's RDMA resource, such as rdma/hca_shared_devices_a: 1, to the "
         "container's resources.limits.",
     )
+
+
+@CHECKS.check(Manifest)
+def ordered_start(manifest: Manifest) -> Iterator[Result]:
+    """The pods wait for each other before they start, and are made one after the other."""
+    pod = manifest.pod
+    if manifest.meets and manifest.ordered is not None:
+        yield finding(
+            "rendezvous-start-ordered",
+            pod.subject,
+            f"The preflight waits for all members of the job, and {manifest.ordered.path} is "
+            f"{manifest.ordered.value}: the others are not made before this pod is ready.",
+            manifest.ordered,
+            values={"pod": pod.meta.short},
+        )

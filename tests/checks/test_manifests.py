@@ -32,7 +32,8 @@ def container(gpus: int = 8, **changes: Any) -> dict[str, Any]:
 
 
 def job(need: str | None = "rdma,gpus=8", parallelism: int = 2, **changes: Any) -> dict[str, Any]:
-    metadata = {} if need is None else {"annotations": {"gpudoctor.io/require": need}}
+    near = {"kueue.x-k8s.io/podset-preferred-topology": "gpudoctor.io/rack"}
+    metadata = {} if need is None else {"annotations": near | {"gpudoctor.io/require": need}}
     spec = {"containers": [container(**changes)], "volumes": [SHM_VOLUME]}
     template = {"metadata": metadata, "spec": spec}
     return {
@@ -102,12 +103,61 @@ def test_several_gpu_pods_declare_their_needs() -> None:
     assert found(job(None)) == [("needs-not-declared", "warning")]
     assert found(job(None, parallelism=1)) == []
     assert found(job(None, gpus=0, volumeMounts=[])) == []
+    # The number of pods stands in the object; that of the GPUs of each has to be said.
+    assert found(job("rdma")) == [("needs-not-declared", "warning")]
+    assert found(job("rdma", parallelism=1)) == []
 
 
 @pytest.mark.parametrize("need", ["rmda,gpus=8", "rdma,gpus=4", "gpus"])
 def test_needs_that_cannot_be_right(need: str) -> None:
     [one] = lint(job(need)).findings
     assert (one.name, one.severity) == ("needs-not-declared", Severity.ERROR)
+
+
+FABRIC = {"key": "gpudoctor.io/fabric", "operator": "Exists"}
+NEAR: dict[str, dict[str, Any]] = {
+    "selector": {"nodeSelector": {"gpudoctor.io/fabric": "a"}},
+    "affinity among the pods": {"affinity": {"podAffinity": {}}},
+    "affinity to nodes": {
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [FABRIC]}]
+                }
+            }
+        }
+    },
+    "spread": {"topologySpreadConstraints": [{"topologyKey": "rack"}]},
+}
+FAR: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "another selector": {"nodeSelector": {"gpudoctor.io/rdma": "ib"}},
+    "apart": {"affinity": {"podAntiAffinity": {}}},
+}
+
+
+def anywhere(need: str = "rdma,gpus=8", parallelism: int = 2, **spec: Any) -> dict[str, Any]:
+    """A job whose annotations do not say where."""
+    obj = job(need, parallelism)
+    template = obj["spec"]["template"]
+    template["metadata"]["annotations"] = {"gpudoctor.io/require": need}
+    template["spec"] |= spec
+    return obj
+
+
+@pytest.mark.parametrize("spec", NEAR.values(), ids=NEAR)
+def test_how_near_is_said(spec: dict[str, Any]) -> None:
+    assert found(anywhere(**spec)) == []
+
+
+@pytest.mark.parametrize("spec", FAR.values(), ids=FAR)
+def test_how_near_is_not_said(spec: dict[str, Any]) -> None:
+    assert found(anywhere(**spec)) == [("topology-scope-not-declared", "info")]
+
+
+def test_how_near_is_no_matter_without_rdma_between_pods() -> None:
+    assert found(anywhere("gpus=8")) == []
+    assert found(anywhere(parallelism=1)) == []
 
 
 def test_a_train_job_is_judged_by_what_it_says() -> None:

@@ -149,7 +149,7 @@ class TestGpus:
 
     def test_a_driver_that_is_too_old(self, tmp_path: Path) -> None:
         answer = self.gpus(tmp_path, "cuda=13.0", "gpus=1;driver=535.183.06;cuda=12020")
-        assert answer.status == Exit.REQUEST
+        assert answer.status == Exit.NODE  # another node may have a newer one
         assert answer.roots == ["driver-too-old"]
         assert answer.report["findings"][0]["certainty"] == "possible"
 
@@ -179,13 +179,109 @@ def test_needs_come_from_three_places(tmp_path: Path) -> None:
 def test_nothing_declared_is_derived(tmp_path: Path) -> None:
     answer = run(tmp_path, environment={"NCCL_IB_HCA": "mlx5"})
     assert answer.report["facts"]["preflight"] == {"needs": {"rdma": True}, "derived": True}
+    efa = run(tmp_path, environment={"FI_PROVIDER": "efa"})
+    assert efa.report["facts"]["preflight"]["needs"] == {"rdma": True}
+
+
+def test_what_the_device_plugin_lists_is_needed(tmp_path: Path) -> None:
+    """The variable names two GPUs, and the driver offers one; the image says its CUDA."""
+    nvml_library.build(tmp_path, "gpus=1;driver=535.183.06;cuda=12020")
+    answer = run(
+        tmp_path,
+        environment={
+            "LD_LIBRARY_PATH": str(tmp_path),
+            "NVIDIA_VISIBLE_DEVICES": "GPU-1d1b1f7a-0000-4000-8000-000000000000,GPU-2d1b",
+            "CUDA_VERSION": "13.0.1",
+        },
+    )
+    assert answer.report["facts"]["preflight"]["needs"] == {"gpus": 2, "cuda": "13.0"}
+    assert set(answer.roots) == {"gpu-count-wrong", "driver-too-old"}
+
+
+@pytest.mark.skipif(Path("/dev/infiniband").exists(), reason="this machine has RDMA devices")
+def test_nothing_to_look_at_is_not_healthy(tmp_path: Path) -> None:
+    """An init container that was given nothing proves nothing about the trainer's."""
     # An annotation that is not there reaches the variable as an empty word.
-    plain = run(tmp_path, environment={"NCCL_IB_HCA": "^mlx5", "GPUDOCTOR_REQUIRE": " "})
-    if not Path("/dev/infiniband").exists():
-        assert plain.report["facts"]["preflight"] == {"needs": {}, "derived": True}
-        assert plain.status == Exit.PASSED
-        assert plain.report["verdict"] == "unknown", "nothing was tried"
-        assert "nothing was tried" in plain.message
+    plain = {
+        "NCCL_IB_HCA": "^mlx5", "GPUDOCTOR_REQUIRE": " ", "NVIDIA_VISIBLE_DEVICES": "void",
+    }  # fmt: skip
+    answer = run(tmp_path, environment=plain)
+    assert answer.report["facts"]["preflight"] == {"needs": {}, "derived": True}
+    assert (answer.status, answer.report["verdict"]) == (Exit.UNKNOWN, "unknown")
+    assert "give it the trainer's resources, or say --require" in answer.message
+    told = run(tmp_path, "--on-unknown", "pass", environment=plain)
+    assert (told.status, told.report["verdict"]) == (Exit.PASSED, "unknown")
+
+
+def image(folder: Path, *paths: str) -> list[str]:
+    """Lay out an image as a volume shows it; return the option that names it."""
+    root = folder / "image"
+    for path in paths:
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    return ["--image-root", str(root)]
+
+
+class TestImage:
+    def test_its_files_say_what_it_was_built_with(self, tmp_path: Path) -> None:
+        nvml_library.build(tmp_path, "gpus=1;driver=535.183.06;cuda=12020")
+        told = image(
+            tmp_path,
+            "usr/local/cuda-13.0/version.json",
+            "usr/lib/x86_64-linux-gnu/libnccl.so.2.27.3",
+        )
+        answer = run(tmp_path, *told, environment={"LD_LIBRARY_PATH": str(tmp_path)})
+        assert (answer.status, answer.roots) == (Exit.NODE, ["driver-too-old"])
+        assert answer.report["findings"][0]["certainty"] == "certain"
+        seen = answer.report["facts"]["preflight"]["image"]
+        assert seen == {"cuda": "13.0", "nccl": "2.27.3"}
+
+    def test_one_that_the_driver_runs(self, tmp_path: Path) -> None:
+        nvml_library.build(tmp_path, "gpus=1")
+        told = image(tmp_path, "usr/local/cuda-12.8/version.json")
+        answer = run(tmp_path, *told, environment={"LD_LIBRARY_PATH": str(tmp_path)})
+        assert (answer.status, answer.report["findings"]) == (Exit.PASSED, [])
+
+    def test_the_same_version_declared_and_seen_is_told_once(self, tmp_path: Path) -> None:
+        nvml_library.build(tmp_path, "gpus=1;driver=535.183.06;cuda=12020")
+        told = [*image(tmp_path, "usr/local/cuda-13.0/x"), "--require", "cuda=13.0"]
+        answer = run(tmp_path, *told, environment={"LD_LIBRARY_PATH": str(tmp_path)})
+        [one] = answer.report["findings"]
+        assert one["certainty"] == "certain"
+
+    def test_a_folder_that_is_not_there(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        result = run_here(monkeypatch, ["preflight", "--image-root", str(tmp_path / "none")])
+        assert result.status == 2
+        assert "no such directory" in result.err
+
+
+class TestRendezvous:
+    WORDS = ("--rendezvous", "members=2,rank=0,address=127.0.0.1")
+
+    def test_an_ordered_start_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "annotations").write_text("")
+        (tmp_path / "labels").write_text('statefulset.kubernetes.io/pod-name="trainer-0"\n')
+        answer = run(
+            tmp_path, *self.WORDS, "--annotations", str(tmp_path / "annotations"),
+            "--require", "shm=4Ki",
+        )  # fmt: skip
+        assert (answer.status, answer.roots) == (Exit.REQUEST, ["rendezvous-start-ordered"])
+        assert "statefulset.kubernetes.io/pod-name" in json.dumps(answer.report)
+
+    def test_it_wants_a_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        result = run_here(monkeypatch, ["preflight", *self.WORDS])
+        assert result.status == 2
+        assert "GPUDOCTOR_TOKEN" in result.err
+
+    def test_a_token_in_a_file(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        missing = ["preflight", *self.WORDS, "--token-file", str(tmp_path / "none")]
+        assert "--token-file" in run_here(monkeypatch, missing).err
+        (tmp_path / "short").write_text("x" * 15 + "\n")
+        short = ["preflight", *self.WORDS, "--token-file", str(tmp_path / "short")]
+        assert "at least 16 bytes" in run_here(monkeypatch, short).err
 
 
 def test_wrong_usage_is_said_in_the_message_too(

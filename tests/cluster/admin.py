@@ -27,8 +27,11 @@ _NAMESPACED = {
     "Deployment": "deployments",
     "Event": "events",
     "Job": "jobs",
+    "JobSet": "jobsets",
+    "LeaderWorkerSet": "leaderworkersets",
     "Lease": "leases",
     "LimitRange": "limitranges",
+    "NetworkPolicy": "networkpolicies",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "ResourceClaim": "resourceclaims",
@@ -36,6 +39,8 @@ _NAMESPACED = {
     "ResourceQuota": "resourcequotas",
     "Role": "roles",
     "RoleBinding": "rolebindings",
+    "Secret": "secrets",
+    "Service": "services",
     "ServiceAccount": "serviceaccounts",
     "StatefulSet": "statefulsets",
 }
@@ -45,6 +50,8 @@ _CLUSTER_WIDE = {
     "CustomResourceDefinition": "customresourcedefinitions",
     "DeviceClass": "deviceclasses",
     "DeviceTaintRule": "devicetaintrules",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
     "Namespace": "namespaces",
     "Node": "nodes",
     "PersistentVolume": "persistentvolumes",
@@ -80,9 +87,12 @@ class Admin:
             created = self.set_status(created, manifest["status"])
         return created
 
-    def try_create(self, manifest: JSON) -> requests.Response:
-        """What the server would answer to the creation, by a dry run: nothing is kept."""
-        path = f"{_collection(manifest)}?dryRun=All"
+    def try_create(self, manifest: JSON, *, strict: bool = False) -> requests.Response:
+        """What the server would answer to the creation, by a dry run: nothing is kept.
+
+        `strict` has it refuse fields that it does not know.
+        """
+        path = f"{_collection(manifest)}?dryRun=All{'&fieldValidation=Strict' * strict}"
         return self._request("POST", path, manifest, "json")
 
     def set_status(self, manifest: JSON, status: JSON) -> JSON:

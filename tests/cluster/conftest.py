@@ -50,6 +50,15 @@ def admin(control_plane: ControlPlane) -> Iterator[Admin]:
 
 
 @pytest.fixture(scope="session")
+def own_namespace(admin: Admin) -> str:
+    """gpudoctor's own namespace, where its policies' parameters lie."""
+    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpudoctor"}}
+    if not admin.exists(made):
+        admin.create(made)
+    return "gpudoctor"
+
+
+@pytest.fixture(scope="session")
 def answers(line: str, pytestconfig: pytest.Config) -> Answers:
     noted = pytestconfig.stash[ANSWERS] = Answers(line)
     return noted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,12 @@ from gpudoctor.diagnosis import diagnose
 from gpudoctor.facts.kubernetes import manifests
 from gpudoctor.registry import Registry
 from gpudoctor_checks.manifests import CHECKS
-from tests.checks.test_manifests import job
+from tests.checks.test_manifests import FAR, NEAR, anywhere, job
+from tests.cluster import crds, stage
 from tests.cluster.admin import Admin, wait_for
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.test_injection import first_line
+from tests.cluster.test_scheduler_truth import version
 
 pytestmark = pytest.mark.cluster
 
@@ -34,11 +38,29 @@ POLICY_OF = {
     "memlock-limit-nonroot": "gpudoctor-locked-memory",
     "needs-not-declared": "gpudoctor-needs",
     "rdma-not-requested": "gpudoctor-needs",
+    "topology-scope-not-declared": "gpudoctor-topology-scope",
 }
 
 
 def visible(value: str) -> list[JSON]:
     return [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
+
+
+def required(value: str) -> list[JSON]:
+    return [{"name": "GPUDOCTOR_REQUIRE", "value": value}]
+
+
+# As in the tests of lint, and whole: the server takes no empty term.
+SELECTOR = {"matchLabels": {"app": "t"}}
+TERM = {"topologyKey": "gpudoctor.io/fabric", "labelSelector": SELECTOR}
+SERVED_NEAR = NEAR | {
+    "affinity among the pods": {
+        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [TERM]}}
+    },
+    "spread": {
+        "topologySpreadConstraints": [TERM | {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+    },
+}
 
 
 CASES: dict[str, JSON] = {
@@ -62,6 +84,21 @@ CASES: dict[str, JSON] = {
     "devices hidden, no GPU": job(None, gpus=0, env=visible("void"), limits=NO_RDMA),
     "RDMA declared, not asked for": job(limits=NO_RDMA),
     "GDR declared, not asked for": job("gdr gpus=8", limits=NO_RDMA),
+    "RDMA declared, not how many GPUs": job("rdma"),
+    "another number of GPUs declared": job("rdma,gpus=4"),
+    "a word that is no need": job("rmda,gpus=8"),
+    "a need without its value": job("rdma gpus"),
+    "all the words": job(
+        "rdma,gdr,nvlink,numa memlock,shm=16Gi\ncuda=13.1,gpus=8,hugepages=1Gi,bootstrap=60"
+    ),
+    "declared by variable": job(None, env=required("rdma,gpus=8")),
+    "another number declared by variable": job(None, env=required("gpus=2")),
+    "one pod, RDMA alone": job("rdma", 1),
+    "anywhere": anywhere(),
+    "anywhere, without RDMA": anywhere("gpus=8"),
+    "anywhere, one pod": anywhere(parallelism=1),
+    **{f"near by {name}": anywhere(**spec) for name, spec in SERVED_NEAR.items()},
+    **{f"far in spite of {name}": anywhere(**spec) for name, spec in FAR.items()},
     "nothing declared": job(None),
     "nothing declared, one pod": job(None, 1),
     "nothing declared, no GPU": job(None, gpus=0, volumeMounts=[]),
@@ -82,6 +119,45 @@ def in_namespace(obj: JSON, namespace: str) -> JSON:
     return placed
 
 
+def _job_set(template: JSON, members: int) -> JSON:
+    job = {"parallelism": members, "template": template}
+    return {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}
+
+
+def _leader_worker_set(template: JSON, members: int) -> JSON:
+    return {"leaderWorkerTemplate": {"size": members, "workerTemplate": template}}
+
+
+def _selecting(template: JSON, members: int) -> JSON:
+    template["metadata"]["labels"] = {"app": "t"}
+    return {"selector": {"matchLabels": {"app": "t"}}, "template": template, "replicas": members}
+
+
+_SPECS: dict[str, tuple[str, Callable[[JSON, int], JSON]]] = {
+    "Deployment": ("apps/v1", _selecting),
+    "StatefulSet": ("apps/v1", lambda *of: _selecting(*of) | {"serviceName": "t"}),
+    "JobSet": ("jobset.x-k8s.io/v1alpha2", _job_set),
+    "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", _leader_worker_set),
+}
+KINDS = ("Pod", *_SPECS)
+
+
+def as_kind(case: JSON, kind: str) -> JSON:
+    """The same pods as another kind of workload makes them."""
+    template = copy.deepcopy(case["spec"]["template"])
+    if kind == "Pod":
+        metadata = {"name": "t"} | template["metadata"]
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    version, spec = _SPECS[kind]
+    members = case["spec"]["parallelism"]
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": "t"},
+        "spec": spec(template, members),
+    }
+
+
 def refusals(response: requests.Response) -> set[str]:
     """The policies that refuse or, in warn mode, warn."""
     said = response.headers.get("Warning", "") + ("" if response.ok else response.text)
@@ -92,7 +168,7 @@ def refusals(response: requests.Response) -> set[str]:
 @pytest.fixture(scope="module")
 def namespaces(admin: Admin) -> Iterator[dict[str, str]]:
     """A namespace of each mode, with all policies in force."""
-    made: list[JSON] = []
+    made = [admin.create(definition) for definition in (crds.JOB_SET, crds.LEADER_WORKER_SET)]
     names = {"deny": "policy-deny", "warn": "policy-warn", "": "policy-none"}
     for mode, name in names.items():
         labels = {MODE: mode} if mode else {}
@@ -100,7 +176,7 @@ def namespaces(admin: Admin) -> Iterator[dict[str, str]]:
         made.append(admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}))
     for file in sorted(POLICIES.glob("*.yaml")):
         objects = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
-        made += [admin.create(obj) for obj in objects if obj["kind"] != "ConfigMap"]
+        made += [admin.create(obj) for obj in objects if obj["kind"].startswith("Validating")]
     bad = in_namespace(CASES["default shm"], names["deny"])
     bad["spec"]["template"]["metadata"] = {}
     bad["spec"]["template"]["spec"]["containers"][0]["env"] = visible("all")
@@ -136,60 +212,122 @@ def test_other_namespaces_are_left_alone(admin: Admin, namespaces: dict[str, str
     assert refusals(answer) == set()
 
 
-def test_the_example_is_admitted(admin: Admin, namespaces: dict[str, str]) -> None:
-    for obj in yaml.safe_load_all((EXAMPLES / "trainer.yaml").read_text(encoding="utf-8")):
-        if obj["kind"] == "Job":
+@pytest.mark.parametrize(
+    "name", ["trainer", "rendezvous", "pod", "pod-with-preflight", "pod-with-image-volume"]
+)
+def test_the_examples_are_admitted(
+    admin: Admin, namespaces: dict[str, str], line: str, name: str
+) -> None:
+    for obj in yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8")):
+        if version(line) < version(first_line(obj)):
+            pytest.skip(f"served from Kubernetes {first_line(obj)} on")
+        if obj["kind"] in ("Job", "Pod"):
             answer = admin.try_create(in_namespace(obj, namespaces["deny"]))
             assert answer.ok, answer.text
             assert refusals(answer) == set()
 
 
-@pytest.mark.parametrize("kind", ["Pod", "Deployment", "StatefulSet"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_other_kinds_of_workload(admin: Admin, namespaces: dict[str, str], kind: str) -> None:
-    template = copy.deepcopy(CASES["default shm"]["spec"]["template"])
-    template["metadata"]["labels"] = {"app": "t"}
-    metadata = {"name": "t", "namespace": namespaces["deny"]}
-    if kind == "Pod":
-        metadata |= {"annotations": template["metadata"]["annotations"]}
-        obj = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": template["spec"]}
-    else:
-        spec = {"selector": {"matchLabels": {"app": "t"}}, "template": template, "replicas": 2}
-        if kind == "StatefulSet":
-            spec["serviceName"] = "t"
-        obj = {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
-    answer = admin.try_create(obj)
+    """Every case as another kind: the policies' paths into it, and lint's."""
+
+    def served() -> bool:
+        return admin.try_create(in_namespace(as_kind(CASES["well"], kind), "policy-none")).ok
+
+    wait_for(f"a server that takes {kind}s", served)
+    told: dict[str, tuple[set[str], set[str]]] = {}
+    for name, case in CASES.items():
+        obj = in_namespace(as_kind(case, kind), namespaces["warn"])
+        answer = admin.try_create(obj)
+        assert answer.ok, answer.text
+        told[name] = (refusals(answer), lint(obj))
+    assert {name: said for name, (said, _) in told.items()} == {
+        name: expected for name, (_, expected) in told.items()
+    }
+    assert any(expected for _, expected in told.values())
+    bad = in_namespace(as_kind(CASES["default shm"], kind), namespaces["deny"])
+    answer = admin.try_create(bad)
     assert answer.status_code == 422, answer.text
     assert "WKL001" in answer.text
-    assert refusals(answer) == lint(obj) == {"gpudoctor-shared-memory"}
 
 
-def test_a_pool_that_does_not_exist(admin: Admin, namespaces: dict[str, str]) -> None:
+def test_the_leader_of_a_group_is_read_as_well(admin: Admin, namespaces: dict[str, str]) -> None:
+    obj = in_namespace(as_kind(CASES["well"], "LeaderWorkerSet"), namespaces["warn"])
+    leader = copy.deepcopy(CASES["devices by hand"]["spec"]["template"])
+    obj["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = leader
+    assert refusals(admin.try_create(obj)) == lint(obj) == {"gpudoctor-visible-devices"}
+
+
+def live_lint(control_plane: ControlPlane, folder: Path, obj: JSON) -> set[str]:
+    """The roots of `check --lint` of a manifest beside the running cluster."""
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump(obj))
+    answer = stage.report(stage.ask(control_plane.admin_kubeconfig, "--lint", str(file)))
+    assert answer["unknown"] == []
+    [child] = answer["children"]
+    return set(child["roots"])
+
+
+# Of the live cluster; what only nodes show, which have no GPUs here, is no matter of a policy.
+OF_THE_POOLS = {"needs-not-offered", "request-exceeds-largest-node"}
+
+
+@pytest.mark.parametrize(
+    ("data", "says", "root"),
+    [
+        ({"offers": "nvlink"}, "there is: nvlink", "needs-not-offered"),
+        (
+            {"offers": "rdma", "gpusPerNode": "4"},
+            "than any node has: 4",
+            "request-exceeds-largest-node",
+        ),
+        ({"offers": "rdma", "gpusPerNode": "8"}, "", ""),
+        ({}, "", ""),
+    ],
+)
+def test_a_pool_that_does_not_exist(
+    admin: Admin,
+    control_plane: ControlPlane,
+    namespaces: dict[str, str],
+    own_namespace: str,
+    tmp_path: Path,
+    data: dict[str, str],
+    says: str,
+    root: str,
+) -> None:
+    """The policy and lint go by one parameter object; without it everything is admitted."""
     wanted = in_namespace(CASES["well"], namespaces["deny"])
-    assert admin.try_create(wanted).ok, "without the parameters everything is admitted"
-    own = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpudoctor"}}
     parameters = yaml.safe_load((EXAMPLES / "pools-parameters.yaml").read_text(encoding="utf-8"))
-    parameters["data"]["offers"] = "nvlink"
-    admin.create(own)
-    admin.create(parameters)
+    parameters["data"] = data
 
-    def refused() -> bool:
+    def as_expected() -> bool:
         answer = admin.try_create(wanted)
-        return not answer.ok and "there is: nvlink" in answer.text
+        return answer.ok is not bool(says) and says in answer.text
 
+    admin.create(parameters)
     try:
-        wait_for("refusal for want of RDMA", refused)
-        admin.delete(parameters)
-        parameters["data"] = {"offers": "rdma", "gpusPerNode": "4"}
-        admin.create(parameters)
-
-        def too_many() -> bool:
-            return "than any node has: 4" in admin.try_create(wanted).text
-
-        wait_for("refusal of too many GPUs", too_many)
-        admin.delete(parameters)
-        parameters["data"] = {"offers": "rdma", "gpusPerNode": "8"}
-        admin.create(parameters)
-        wait_for("admission", lambda: admin.try_create(wanted).ok)
+        wait_for(f"answer of the policy for {data}", as_expected)
+        roots = live_lint(control_plane, tmp_path, wanted)
+        assert roots & OF_THE_POOLS == ({root} if root else set())
     finally:
         admin.delete(parameters)
-        admin.delete(own)
+        wait_for("admission without parameters", lambda: admin.try_create(wanted).ok)
+
+
+def test_quota_and_runtime_class_of_the_live_cluster(
+    admin: Admin, control_plane: ControlPlane, namespaces: dict[str, str], tmp_path: Path
+) -> None:
+    wanted = in_namespace(CASES["well"], namespaces[""])
+    wanted["spec"]["template"]["spec"]["runtimeClassName"] = "nvidia-of-elsewhere"
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "gpus", "namespace": namespaces[""]},
+        "spec": {"hard": {"requests.nvidia.com/gpu": "8"}},
+    }
+    stage.settle(admin, admin.create(quota))
+    try:
+        roots = live_lint(control_plane, tmp_path, wanted)
+    finally:
+        admin.delete(quota)
+    assert {"resourcequota-exceeded", "runtimeclass-missing"} <= roots

@@ -9,6 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from gpudoctor.errors import InputError
+from gpudoctor.facts import rendezvous_plan
 from gpudoctor.facts.kubernetes import manifests
 from gpudoctor.facts.node import needs
 from gpudoctor.preflight import Exit
@@ -25,13 +27,29 @@ OBJECTS = [
     for obj in yaml.safe_load_all(file.read_text(encoding="utf-8"))
     if not obj["apiVersion"].startswith(("kueue.x-k8s.io", "ray.io"))  # not of Kubernetes itself
 ]
-WITH_PODS = [file for file in FILES if file.stem in ("trainer", "ray-worker-group")]
+WITH_PODS = [
+    file
+    for file in FILES
+    if file.stem in ("trainer", "rendezvous", "ray-worker-group")
+    or file.stem.startswith("pod-with-")
+]
+WITH_POLICY = [file for file in FILES if file.stem in ("trainer", "rendezvous")]
 JSON = dict[str, Any]
 
 
+def first_line(obj: JSON) -> str:
+    """The first Kubernetes line that has all of the object's fields."""
+    if obj["kind"].startswith("Mutating"):
+        return "1.36"
+    spec = obj.get("spec", {})
+    volumes = spec.get("volumes", []) if obj["kind"] == "Pod" else []
+    return "1.31" if any("image" in volume for volume in volumes) else "1.30"
+
+
 @pytest.mark.parametrize("obj", OBJECTS)
-@pytest.mark.parametrize("line", ["1.30", "1.37"])
-def test_is_of_the_schema(obj: JSON, line: str) -> None:
+@pytest.mark.parametrize("newest", [False, True], ids=["first", "newest"])
+def test_is_of_the_schema(obj: JSON, newest: bool) -> None:
+    line = "1.37" if newest else first_line(obj)
     kubernetes_validate.validate(obj, line, strict=True)
 
 
@@ -43,7 +61,7 @@ def test_the_schema_is_asked() -> None:
 
 @pytest.mark.parametrize("file", WITH_PODS, ids=lambda file: file.stem)
 def test_examples_are_clean(file: Path) -> None:
-    report = judge(reading.read(str(file)), load())
+    report = judge(reading.read(str(file), *reading.load(str(file))), load())
     assert report.verdict is Verdict.HEALTHY
     assert all(child.findings == () for child in report.children)
 
@@ -67,12 +85,9 @@ def test_preflight_has_what_the_container_has(file: Path) -> None:
     assert seen
 
 
-def test_every_exit_status_has_an_answer() -> None:
-    [job] = [
-        obj
-        for obj in yaml.safe_load_all((DAEMONSET / "examples" / "trainer.yaml").read_text())
-        if obj["kind"] == "Job"
-    ]
+@pytest.mark.parametrize("file", WITH_POLICY, ids=lambda file: file.stem)
+def test_every_exit_status_has_an_answer(file: Path) -> None:
+    [job] = [obj for obj in yaml.safe_load_all(file.read_text()) if obj["kind"] == "Job"]
     rules = job["spec"]["podFailurePolicy"]["rules"]
     actions = {
         value: rule["action"]
@@ -87,6 +102,33 @@ def test_every_exit_status_has_an_answer() -> None:
         Exit.PEER: "Count",
         Exit.UNKNOWN: "Count",
     }
+
+
+def test_the_job_with_a_rendezvous_tells_each_pod_who_it_is() -> None:
+    """The plan that preflight makes of the example's own variables and the Job's index."""
+    [job] = [
+        obj
+        for obj in yaml.safe_load_all((DAEMONSET / "examples" / "rendezvous.yaml").read_text())
+        if obj["kind"] == "Job"
+    ]
+    [first] = job["spec"]["template"]["spec"]["initContainers"]
+    variables = {entry["name"]: entry.get("value", "") for entry in first["env"]}
+    said = rendezvous_plan.words(variables[rendezvous_plan.VARIABLE], "example")
+    plan = rendezvous_plan.plan(
+        said, variables | {"JOB_COMPLETION_INDEX": "1"}, {}, b"0123456789abcdef"
+    )
+    assert (plan.rank, plan.members, plan.host) == (1, 2, "pretrain-0.pretrain")
+    assert plan.members == job["spec"]["parallelism"]
+
+
+def test_the_examples_token_is_of_no_use() -> None:
+    [secret] = [
+        obj
+        for obj in yaml.safe_load_all((DAEMONSET / "examples" / "rendezvous.yaml").read_text())
+        if obj["kind"] == "Secret"
+    ]
+    with pytest.raises(InputError, match="too short"):
+        rendezvous_plan.plan({}, {}, {}, secret["stringData"]["token"].encode())
 
 
 def test_the_policies_know_the_same_accelerators() -> None:

@@ -54,7 +54,10 @@ class Target(msgspec.Struct, frozen=True):
 @click.option("--node", metavar="NAME", help="This node.")
 @click.option("--job", metavar="KIND/NAME", help="The pods of this job, JobSet, RayCluster, …")
 @click.option(
-    "--lint", metavar="FILE", help="The pod templates of this manifest, before it is applied."
+    "--lint",
+    metavar="FILE",
+    help="The pod templates of this manifest, before it is applied; with --context, --kubeconfig, "
+    "--server or --from also against that cluster's nodes, quotas, runtime classes and pools.",
 )
 @click.option("-n", "--namespace", help="The namespace to look in.")
 @click.option(
@@ -102,9 +105,7 @@ def command(
     checks = registry.load()
     selected = _selection(checks, select, ignore)
     if lint:
-        from gpudoctor.readings import manifests  # imported late: only this needs them
-
-        reading = manifests.read(lint)
+        reading = _lint(lint, target, sources, (kubeconfig, context, server))
     elif sources:
         reading = _read_files(sources, target)
     elif target.is_host:
@@ -119,6 +120,31 @@ def command(
         reading = site.apply(reading, site.load(profile), datetime.now(UTC).date())
     report = readings.judge(reading, checks, selected)
     ctx.exit(output.emit(report, **emitting))
+
+
+def _lint(
+    name: str,
+    target: Target,
+    sources: tuple[str, ...],
+    connection: tuple[str | None, str | None, str | None],
+) -> Reading:
+    """Read manifests alone, or beside the cluster that an option names or a dump of one."""
+    from gpudoctor.readings import manifests  # imported late: only this needs them
+
+    found, objects = manifests.load(name)
+    cluster = recorded.load(sources) if sources else None
+    namespace = target.namespace
+    if not sources and any(connection):
+        from gpudoctor.sources.kubernetes import client, gather
+
+        live = client.connect(*connection)
+        try:
+            namespace = namespace or live.namespace
+            spaces = {one.pod.meta.namespace or namespace: None for one in found}
+            cluster = gather.gather_for_manifests(live, spaces)
+        finally:
+            live.close()
+    return manifests.read(name, found, objects, cluster, namespace)
 
 
 def _read_live(

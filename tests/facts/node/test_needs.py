@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor.errors import InputError
-from gpudoctor.facts.node import needs
+from gpudoctor.facts.node import needs, podinfo
 from gpudoctor.facts.node.needs import Needs
 from gpudoctor.facts.node.versions import CudaVersion
 
@@ -67,15 +67,15 @@ def test_rdma_locks_memory_and_gpudirect_is_rdma() -> None:
 
 def test_annotations_as_the_downward_api_writes_them() -> None:
     file = 'a="b"\ngpudoctor.io/require="rdma,\\ngpus=8"\nkubernetes.io/config.seen="2026"\n'
-    found = needs.of_annotations(file)
-    assert found is not None
-    assert needs.parse(found, "annotation") == Needs(rdma=True, gpus=8)
-    assert needs.of_annotations('gpudoctor.io/required="rdma"\n') is None
+    found = podinfo.read(file)
+    assert found.keys() == {"a", needs.ANNOTATION, "kubernetes.io/config.seen"}
+    assert needs.parse(found[needs.ANNOTATION], "annotation") == Needs(rdma=True, gpus=8)
+    assert podinfo.read("no line of it\nx=unquoted\n") == {}
 
 
 @given(st.text(max_size=80) | st.from_regex(r"(gpus|shm|cuda|memlock|bootstrap)=.{0,30}"))
 @settings(deadline=None, max_examples=200)
 def test_any_text_is_read_or_refused(text: str) -> None:
-    needs.of_annotations(text)
+    podinfo.read(text)
     with contextlib.suppress(InputError):
         needs.parse(text, "--require")

@@ -7,6 +7,7 @@ other kind with `spec.template.spec.containers` is read in the same way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -16,9 +17,16 @@ from gpudoctor.facts.kubernetes.fields import JsonObject
 from gpudoctor.facts.kubernetes.model import Pod
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.node.needs import ANNOTATION, VARIABLE
+from gpudoctor.facts.rendezvous_plan import VARIABLE as RENDEZVOUS
+from gpudoctor.report import Evidence
 
 _MOST_MEMBERS = 4096
 _RAY_SHM = {"name": "shared-mem", "emptyDir": {"medium": "Memory"}}
+_TOPOLOGY_ANNOTATION = re.compile(
+    r"kueue\.x-k8s\.io/podset-(required|preferred|unconstrained)-topology"
+    r"|(alpha\.jobset|leaderworkerset)\.sigs\.k8s\.io/exclusive-topology"
+)
+_TOPOLOGY_LABEL = re.compile(r"topology|fabric|clique|rack|block|zone|spine|leaf", re.I)
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 
 
@@ -26,13 +34,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One pod template. `members` is how many pods of it and its like work together as one job.
 
     `declared` are the needs as annotation or variable of it say. `whole` is False where the rest
-    of the template comes from elsewhere, as a TrainJob's from its runtime.
+    of the template comes from elsewhere, as a TrainJob's from its runtime. `meets` says that its
+    preflight waits for the other members, `ordered` why they may not be there before it is ready.
+    `is_near` says that something tells how near to each other the pods must run.
     """
 
     situation: PodSituation
     members: int = 1
     declared: str | None = None
     whole: bool = True
+    meets: bool = False
+    ordered: Evidence | None = None
+    is_near: bool = False
 
     @property
     def pod(self) -> Pod:
@@ -77,7 +90,69 @@ def _manifest(obj: JsonObject, found: _Template, several: bool) -> Manifest:
         members=found.members,
         declared=annotations.get(ANNOTATION) or _variable(found.template),
         whole=found.whole,
+        meets=_meets(found.template),
+        ordered=_ordered(obj),
+        is_near=any(map(_TOPOLOGY_ANNOTATION.fullmatch, annotations)) or _is_near(found.template),
     )
+
+
+def _is_near(template: JsonObject) -> bool:
+    """Whether affinity, spread or a selector by a topology's label places the pods together."""
+    spec = fields.mapping(template, "spec")
+    affinity = fields.mapping(spec, "affinity")
+    terms = fields.objects(
+        affinity, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+    )  # fmt: skip
+    keys = [*fields.text_map(spec, "nodeSelector")]
+    keys += [
+        fields.text(one, "key") or ""
+        for term in terms
+        for one in fields.objects(term, "matchExpressions")
+    ]
+    return (
+        bool(fields.objects(spec, "topologySpreadConstraints"))
+        or "podAffinity" in affinity
+        or any(map(_TOPOLOGY_LABEL.search, keys))
+    )
+
+
+def _meets(template: JsonObject) -> bool:
+    """Whether a container of gpudoctor's asks for the rendezvous, by option or by variable."""
+    containers = fields.objects(fields.mapping(template, "spec"), "initContainers")
+    return any(
+        str(word).startswith("--rendezvous")
+        for container in containers
+        for word in (*_words(container, "args"), *_words(container, "command"))
+    ) or any(
+        fields.text(entry, "name") == RENDEZVOUS
+        for container in containers
+        for entry in fields.objects(container, "env")
+    )
+
+
+def _words(container: JsonObject, name: str) -> list[object]:
+    found = container.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _ordered(obj: JsonObject) -> Evidence | None:
+    """Return the field by which the pods are made one after the other, None if they are not."""
+    kind = fields.text(obj, "kind") or ""
+    path = f"{kind}/{fields.text(obj, 'metadata', 'name') or 'unnamed'}"
+    if kind == "StatefulSet":
+        policy = fields.text(obj, "spec", "podManagementPolicy") or "OrderedReady"
+        return None if policy == "Parallel" else Evidence(path, "spec.podManagementPolicy", policy)
+    if kind == "LeaderWorkerSet":
+        policy = fields.text(obj, "spec", "startupPolicy") or "LeaderCreated"
+        return Evidence(path, "spec.startupPolicy", policy) if policy == "LeaderReady" else None
+    if kind == "JobSet":
+        order = fields.text(obj, "spec", "startupPolicy", "startupPolicyOrder")
+        field = "spec.startupPolicy.startupPolicyOrder"
+        return Evidence(path, field, order) if order == "InOrder" else None
+    if kind in ("MPIJob", "PyTorchJob"):
+        return Evidence(path, "kind", kind, "its pods wait for each other in the operator's way")
+    return None
 
 
 def _variable(template: JsonObject) -> str | None:

@@ -25,7 +25,6 @@ _BOOTSTRAP_S = 30
 _MOST_BOOTSTRAP_S = 600
 _MOST_GPUS = 1024
 _SEPARATORS = re.compile(r"[,\s]+")
-_ANNOTATION_LINE = re.compile(r'^([^=\s]+)="(.*)"\s*$', re.MULTILINE)
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,11 +128,3 @@ def _value(name: str, value: str | None, where: str) -> Any:
 
 
 _EXAMPLES = {"gpus": "8", "shm": "16Gi", "hugepages": "1Gi", "cuda": "13.1"}
-
-
-def of_annotations(text: str) -> str | None:
-    """Return the needs in a downward-API file of annotations (`key="value"` lines, escaped)."""
-    for name, value in _ANNOTATION_LINE.findall(text):
-        if name == ANNOTATION:
-            return str(value).replace('\\"', '"').replace("\\n", " ").replace("\\\\", "\\")
-    return None

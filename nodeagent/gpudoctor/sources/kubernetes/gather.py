@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from gpudoctor.errors import InputError
-from gpudoctor.publish.names import NAMESPACE
+from gpudoctor.publish.names import NAMESPACE, POOLS
 from gpudoctor.sources.bundle import Bundle, Scope
 from gpudoctor.sources.kubernetes import kinds, plan
 from gpudoctor.sources.kubernetes.client import Client, Listing
@@ -278,6 +278,16 @@ def gather_job(client: Client, namespace: str, kind: str, name: str) -> Bundle:
     _absent_pods(reading, namespace)
     for job in _views(jobs, ObjectView):
         reading.run(plan.queue_of(job))
+    return reading.bundle()
+
+
+def gather_for_manifests(client: Client, namespaces: Iterable[str]) -> Bundle:
+    """Read what new pods would meet: nodes, runtime classes, quotas, and what pools offer."""
+    reading = _Reading(client, BUDGET)
+    reading.read(plan.NODES)
+    reading.read(List(kinds.RUNTIME_CLASS))
+    reading.read(Get(kinds.CONFIG_MAP, POOLS, NAMESPACE, settles=False))
+    reading.run(List(kinds.RESOURCE_QUOTA, namespace) for namespace in namespaces)
     return reading.bundle()
 
 
