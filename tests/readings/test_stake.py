@@ -157,6 +157,25 @@ class TestWhoseNetwork:
         assert "nic-port-down" not in {found.name for found in report.findings}
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("ValueError: no such model\n", False),
+        ("RuntimeError: CUDA error: initialization error\n", True),
+        ("killed\n", True),
+    ],
+)
+def test_who_dies_of_his_own_mistake_has_got_past_the_driver(words: str, said: bool) -> None:
+    """The driver's packages were updated under the node (case 16); the pod crash-loops."""
+    case = numbered("03")
+    updated = tree(numbered("16"))
+    tree(case).update({name: updated[name] for name in ("cmd:dmesg", "cmd:nvml")})
+    case["logs"] = {"serve/llm-0/main": words}
+    report = cases_joined.ask(case)
+    assert ("driver-library-mismatch" in loud(report)) is said
+    assert report.roots == (("driver-library-mismatch",) if said else ("application-error",))
+
+
 class TestMemlock:
     def test_channels_over_rdma_show_that_the_limit_does_no_harm(self) -> None:
         case = numbered("01")

@@ -29,7 +29,8 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
     `gpus` are the addresses of the GPUs that it was given, `adapters` the names of the RDMA
     devices that its containers can open and NCCL_IB_HCA does not leave out; None where unknown.
     `log` is what NCCL said in it and its peers, whoever judges that. `gpu_trouble` says whether
-    its own words (status, events, log) show an error of its GPUs, None where it left none.
+    its own words (status, events, log) name an error of GPU or driver (True) or a mistake of its
+    program (False), None where they tell neither.
     `undated` are GPUs of which the kernel log tells something that may be older than the pod.
     """
 

@@ -16,6 +16,7 @@ for what is missing: without the Node object the host alone is judged, with that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,10 +49,12 @@ from gpudoctor.sources.host.recorder import Recorder
 
 _GPU_TROUBLE = frozenset(
     {
-        "cuda-unknown-error", "fabric-not-ready", "gpu-application-fault", "gpu-busy", "gpu-lost",
-        "gpu-uncorrectable-ecc", "no-devices", "driver-not-usable", "nvlink-error",
+        "adapter-init-failed", "cuda-unknown-error", "driver-library-mismatch", "driver-not-loaded",
+        "driver-not-usable", "fabric-not-ready", "gpu-application-fault", "gpu-busy", "gpu-lost",
+        "gpu-uncorrectable-ecc", "libcuda-kernel-mismatch", "no-devices", "nvlink-error",
     }
 )  # fmt: skip
+_OF_GPUS = re.compile(r"cuda|nccl|nvml|nvidia|gpu", re.IGNORECASE)
 
 
 def look_around(source: Input, host_root: str | None = None) -> None:
@@ -149,12 +152,14 @@ def with_host(
     seen: HostFacts,
 ) -> Reading:
     """Return the reading of a pod together with the machine that it runs on."""
-    pod = on_node.pod_on_node(found, state, log, seen)
+    pod = msgspec.structs.replace(
+        on_node.pod_on_node(found, state, log, seen),
+        gpu_trouble=_shows_gpu_trouble(reading, found),
+    )
     kernel_log = kernel_time.of_machine(seen, found.now)
     if kernel_log is not None:
         kernel_log, undated = kernel_time.of_pod(kernel_log, seen.booted, pod)
-        trouble = _shows_gpu_trouble(reading, found)
-        pod = msgspec.structs.replace(pod, undated=undated, gpu_trouble=trouble)
+        pod = msgspec.structs.replace(pod, undated=undated)
     around = (
         pod,
         *pod.containers,
@@ -185,7 +190,9 @@ def _with_rails(fact: object, pod: PodOnNode) -> object:
 
 
 def _shows_gpu_trouble(reading: Reading, found: PodSituation) -> bool | None:
+    """Whether the pod's own words name a trouble of GPU or driver, or a mistake of its own."""
     errors = [fact for fact in reading.facts if isinstance(fact, ErrorLines)]
     if any(error.name in _GPU_TROUBLE for fact in errors for error, _ in fact.errors):
         return True
-    return False if found.has_log else None
+    own = [line.line.text for line in found.lines_of("python-error")]
+    return False if own and not any(map(_OF_GPUS.search, own)) else None

@@ -88,7 +88,7 @@ def of_pod(
     within = msgspec.structs.replace(
         log,
         events=tuple(kept),
-        conditions=() if pod.is_well else log.conditions,
+        conditions=() if pod.is_well or pod.gpu_trouble is False else log.conditions,
         pcie_errors=() if pod.is_well else log.pcie_errors,
     )
     return within, frozenset(gpu for gpu in gpus if gpu.rpartition(".")[0] in undated)

@@ -108,7 +108,9 @@ class Stake:
         if entry.layer in _NEEDS_GPUS:
             if not pod.uses_gpus:
                 return None
-            return _at_most(draft, entry, Severity.INFO) if pod.is_well else draft
+            # A pod that runs, or dies of its own mistake, has got past the driver.
+            past = pod.is_well or pod.gpu_trouble is False
+            return _at_most(draft, entry, Severity.INFO) if past else draft
         if entry.layer is Layer.NETWORK:
             if not pod.uses_rdma:
                 return None
