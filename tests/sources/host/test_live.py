@@ -112,7 +112,7 @@ class TestOtherRoot:
 
 
 def test_a_stopped_child_costs_its_bound_once() -> None:
-    with LiveHost(bound=2.0) as host:
+    with LiveHost(bound=5.0) as host:
         os.kill(worker_pid(host), signal.SIGSTOP)
         found = host.read_bytes("/sys/class/net/lo/mtu")
         assert isinstance(found, Missing)
@@ -157,7 +157,7 @@ def frozen(pid: int) -> Iterator[None]:
 
 
 def test_an_unkillable_child_is_left_behind_and_its_area_not_touched_again() -> None:
-    with LiveHost(bound=2.0) as host:
+    with LiveHost(bound=5.0) as host:
         pid = worker_pid(host)
         with frozen(pid):
             first = host.read_bytes("/sys/class/net/lo/mtu")
