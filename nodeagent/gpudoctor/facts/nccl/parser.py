@@ -158,7 +158,7 @@ class Parser:
         sifted = sieve.sift(piece, prefixed=self._prefixed)
         rows = sifted.rows()
         learned: dict[int, None] = {}
-        for row in rows:
+        while row := next(rows, None):
             line, start, end, mark, its_hash = row
             if mark < 0:
                 self._expect(sieve, piece, start, end)
