@@ -30,6 +30,7 @@ BUDGET_S = 2.0
 ROCE_CARDS = 2
 GIDS = 256
 CONTAINERS = 60
+FIRST_PID = 1000
 PROCESSES = 8
 """A container's: the first is the one that counts, all are looked at."""
 
@@ -72,7 +73,7 @@ def _processes() -> dict[str, Any]:
         uid = f"00000000-0000-4000-8000-{number:012x}"
         cgroup = f"0::/kubepods/pod{uid}/{number:064x}\n"
         for process in range(PROCESSES):
-            pid = 1000 + number * PROCESSES + process
+            pid = FIRST_PID + number * PROCESSES + process
             tree |= {
                 f"/proc/{pid}/cgroup": cgroup,
                 f"/proc/{pid}/maps": "",

@@ -20,6 +20,8 @@ CHECKOUT = Path(__file__).parent.parent
 _EMPTY = ("dev", "etc", "proc", "run", "sys", "tmp", "usr")
 _INTO_USR = ("bin", "lib", "lib64", "sbin")
 _CHECK = ("-m", "gpudoctor", "check", "-o", "json")
+_NOT_STARTED = (125, 126, 127)
+"""How podman ends when it could not start the container or the command in it."""
 _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 
 
@@ -49,11 +51,19 @@ class Podman:
             *options, "--rootfs", str(self._root), *command,
         ]  # fmt: skip
 
+    def put(self, path: str) -> None:
+        """Put a page of zeros at a path of the containers' root."""
+        place = self._root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(bytes(4096))
+
     @contextlib.contextmanager
-    def container(self, *options: str) -> Iterator[str]:
+    def container(
+        self, *options: str, command: tuple[str, ...] = ("sleep", "1000")
+    ) -> Iterator[str]:
         """Run a container that waits, and yield its id."""
         started = subprocess.run(
-            self._run("--detach", *options, command=("sleep", "1000")),
+            self._run("--detach", *options, command=command),
             capture_output=True,
             text=True,
             check=False,
@@ -90,6 +100,6 @@ class Podman:
             text=True,
             check=False,
         )
-        if not ended.stdout:
+        if ended.returncode in _NOT_STARTED:
             parts.missing(f"a podman that can run containers: {ended.stderr.strip()[-200:]}")
         return ended

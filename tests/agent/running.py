@@ -46,10 +46,16 @@ def kubeconfig(url: str, folder: Path) -> Path:
     return path
 
 
-def command(kubeconfig_: Path, *arguments: str, root: Path | None, period: float = 1) -> list[str]:
+def command(
+    kubeconfig_: Path,
+    *arguments: str,
+    root: Path | None,
+    period: float = 1,
+    node: str = NODE,
+) -> list[str]:
     at_root = [] if root is None else [f"--host-root={root}"]
     return [
-        sys.executable, "-m", "gpudoctor", "agent", f"--node={NODE}", f"--period={period:g}",
+        sys.executable, "-m", "gpudoctor", "agent", f"--node={node}", f"--period={period:g}",
         "--listen=127.0.0.1:0", f"--kubeconfig={kubeconfig_}", *at_root, *arguments,
     ]  # fmt: skip
 

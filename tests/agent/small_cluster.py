@@ -39,6 +39,7 @@ class SmallCluster:
         self._version = 100
         self._changed = threading.Condition()
         self._streams: list[queue.Queue[bytes | None]] = []
+        self._history: list[tuple[int, bytes]] = []
 
     # -- what a test does ----------------------------------------------------------------------
 
@@ -65,31 +66,35 @@ class SmallCluster:
                 stream.put(None)
             self._streams.clear()
 
-    def wait(self, what: str, ask: Callable[[], T | None]) -> T:
+    def wait(self, what: str, ask: Callable[[], T | None], seconds: float = WAIT_SECONDS) -> T:
         """Return the first true answer; asked after each request, and never too soon given up."""
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + seconds
         with self._changed:
             while not (answer := ask()):
                 left = deadline - time.monotonic()
-                assert left > 0, f"no {what} within {WAIT_SECONDS:.0f} s: {self.writes}"
+                assert left > 0, f"no {what} within {seconds:.0f} s: {self.writes}"
                 self._changed.wait(left)
             return answer
 
+    def wait_polling(self, what: str, ask: Callable[[], T | None]) -> T:
+        """Return the first true answer of something that no request announces."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (answer := ask()):
+            assert time.monotonic() < deadline, f"no {what} within {WAIT_SECONDS:.0f} s"
+            with self._changed:
+                self._changed.wait(0.05)
+        return answer
+
     def labels(self) -> dict[str, str]:
+        """Ours on the node, by name without prefix."""
         found: dict[str, str] = self.node["metadata"].get("labels", {})
-        return {
-            key.partition("/")[2]: value for key, value in found.items() if "gpudoctor.io/" in key
-        }
+        ours = {key: value for key, value in found.items() if names.is_ours(key)}
+        return {key.partition("/")[2]: value for key, value in ours.items()}
 
     def condition(self) -> Object | None:
-        return next(
-            (
-                one
-                for one in self.node["status"].get("conditions", ())
-                if one["type"] == "gpudoctor.io/Healthy"
-            ),
-            None,
-        )
+        """Ours on the node."""
+        conditions = self.node["status"].get("conditions", ())
+        return next((one for one in conditions if one["type"] == names.NODE_CONDITION), None)
 
     def diagnosis(self, name: str) -> Object | None:
         """The status of the Diagnosis of that name, in whatever namespace."""
@@ -127,7 +132,7 @@ class SmallCluster:
         if asked.path == "/api/v1/pods":
             assert asked.query["fieldSelector"] == f"spec.nodeName={NODE}"
             if asked.query.get("watch"):
-                return Answer(pieces=self._stream())
+                return Answer(pieces=self._stream(int(asked.query["resourceVersion"])))
             meta = {"resourceVersion": str(self._version)}
             return Answer({"kind": "PodList", "metadata": meta, "items": list(self.pods.values())})
         if asked.path in self.objects:
@@ -150,7 +155,8 @@ class SmallCluster:
         path = asked.path.removesuffix("/status")
         if path != asked.path and path not in self.objects:
             return status(404, f"{path} not found", name=path.rpartition("/")[2])
-        merged = {**self.objects.get(path, {}), **body}
+        applied = {"status": body["status"]} if path != asked.path else body
+        merged = {**self.objects.get(path, {}), **applied}
         if merged != self.objects.get(path):
             self.objects[path] = merged
             self.writes.append(asked.path)
@@ -181,7 +187,7 @@ class SmallCluster:
         labels.update(applied)
         if own is not None:
             managed.remove(own)
-        fields = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in applied}}}
+        fields: Object = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in applied}}}
         managed.append({"manager": manager, "operation": "Apply", "fieldsV1": fields})
         return None
 
@@ -189,11 +195,15 @@ class SmallCluster:
         self._version += 1
         pod["metadata"]["resourceVersion"] = str(self._version)
         line = json.dumps({"type": kind, "object": pod}).encode() + b"\n"
+        self._history.append((self._version, line))
         for stream in self._streams:
             stream.put(line)
         self._changed.notify_all()
 
-    def _stream(self) -> Iterator[bytes]:
+    def _stream(self, since: int) -> Iterator[bytes]:
         lines: queue.Queue[bytes | None] = queue.Queue()
+        for version, line in self._history:
+            if version > since:
+                lines.put(line)
         self._streams.append(lines)
         return iter(lines.get, None)

@@ -40,6 +40,7 @@ FEATURE_GATES = {
 # What the situations need. Without pod collection, taint eviction, attach-detach and the like,
 # which would act on pods that no kubelet looks after.
 CONTROLLERS = (
+    "clusterrole-aggregation-controller",
     "daemonset-controller",
     "garbage-collector-controller",
     "job-controller",
@@ -96,6 +97,7 @@ class ControlPlane:
     programs: Path
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _url: str = ""
+    _api_flags: list[str] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -137,8 +139,8 @@ class ControlPlane:
         self._url = f"https://{LOOPBACK}:{api_port}"
         self._issue_certificates()
         self._run("etcd", *self._etcd_flags(client_port, peer_port))
-        self._run("kube-apiserver", *self._api_server_flags(client_port, api_port))
-        self._wait("kube-apiserver", self._api_server_is_ready)
+        self._api_flags = self._api_server_flags(client_port, api_port)
+        self.start_api_server()
         if api_only:
             return
         self._run("kube-scheduler", *self._scheduler_flags())
@@ -161,6 +163,11 @@ class ControlPlane:
         process = self._running.pop("kube-apiserver")
         process.kill()
         process.wait()
+
+    def start_api_server(self) -> None:
+        """Start the API server, also again after it was killed, and wait until it is ready."""
+        self._run("kube-apiserver", *self._api_flags)
+        self._wait("kube-apiserver", self._api_server_is_ready)
 
     def audit_log(self) -> list[AuditedRequest]:
         """All requests that the server has received so far, in the order of their arrival."""

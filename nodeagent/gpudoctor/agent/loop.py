@@ -7,11 +7,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from gpudoctor.agent import bundle, node_object, server
 from gpudoctor.agent.clock import ServerClock
+from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.outbox import Entry, Outbox
 from gpudoctor.agent.publisher import Pod, Publisher
 from gpudoctor.agent.rounds import DEADLINE_S, Order, Rounds
@@ -32,6 +34,9 @@ JITTER = 0.1
 OLD_PERIODS = 3
 """For so many periods objects that can no longer be read are still taken for the state."""
 
+FIRST_LIST_S = 5.0
+"""How long the first round waits for the list of pods, so that it sees them."""
+
 STOP_S = 3.0
 """How long a round that is under way at the end is waited for."""
 
@@ -47,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host_root: str | None = None
     observe: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+    nfd: Path | None = None
 
 
 class _PodMeta(msgspec.Struct, frozen=True):
@@ -80,11 +86,13 @@ class Agent:
         most_delay_s = min(30.0, settings.period_s / 2)
         self._outbox = Outbox(self._send, most_delay_s=most_delay_s, said=say)
         self._preflights = PreflightFailures()
+        self._listed = threading.Event()
         self._picture = Picture(
             connect(),
             kinds.POD,
             f"spec.nodeName={settings.node}",
             keep=self._keep_pod,
+            changed=self._listed.set,
             most_delay_s=most_delay_s,
         )
         self._rounds = Rounds(
@@ -102,6 +110,7 @@ class Agent:
             self._outbox,
             self._clock,
             self._braked,
+            FeatureFile(settings.nfd, settings.period_s, say) if settings.nfd else None,
         )
         self._node: msgspec.Raw | None = None
         self._node_at = 0.0
@@ -131,6 +140,7 @@ class Agent:
             self._rounds.close()
 
     def _loop(self, stop: threading.Event) -> None:
+        self._listed.wait(FIRST_LIST_S)
         due = time.monotonic()
         while not stop.is_set():
             self._alive_at = time.monotonic()
@@ -221,6 +231,8 @@ class Agent:
 
     def _why_no_pods(self) -> str:
         failing = self._picture.failing()
+        # A watch that is refused is made up for by lists, at the API server's cost: worth a word.
+        self._complain("pods", "" if failing is None else failing[0])
         never = not self._picture.objects()
         if failing is not None and (never or self._is_old(failing[1])):
             return f"list pods on {self._settings.node}: {failing[0]}"

@@ -92,8 +92,9 @@ class Outbox:
             self._pauses.pop(key, None)
             self._complaints.pop(key, None)
 
-    def keys(self) -> tuple[str, ...]:
-        """Return the keys of what waits."""
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The keys of what waits."""
         return tuple(self._entries)
 
     def wait_s(self) -> float | None:

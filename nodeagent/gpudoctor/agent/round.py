@@ -14,13 +14,14 @@ import msgspec
 
 from gpudoctor import readings, registry
 from gpudoctor.agent.rounds import Answer, Order
+from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_reader import parse_gpus
 from gpudoctor.readings import Reading, host, host_facts, joined
 from gpudoctor.readings.host_facts import HostFacts, Services
 from gpudoctor.readings.kubernetes import Input
 from gpudoctor.registry import Registry
 from gpudoctor.report import Report, Severity, Subject, Unknown
-from gpudoctor.sources import bundle, nvml_file
+from gpudoctor.sources import bundle, nvml_file, redaction
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
 
@@ -39,7 +40,8 @@ def main() -> None:
             order = msgspec.json.decode(told, type=Order)
             live = live or LiveHost(order.host_root, programs=host.PROGRAMS)
             checks = checks or registry.load(order.checks)
-            report = judge(_read(live, order, objects), checks, order.observe)
+            judged = judge(_read(live, order, objects), checks, order.observe)
+            report = redaction.publishable(judged)
             answer = Answer(report=report, last=number >= ROUNDS and not live.stuck)
         except Exception as error:  # noqa: BLE001 - the parent says it; it must not end the agent
             answer = Answer(failure=f"{type(error).__name__}: {error}", last=True)
@@ -62,13 +64,12 @@ def look(live: LiveHost, order: Order) -> HostFacts:
     """Read the machine, with what the second DaemonSet wrote of its GPUs where that is mounted."""
     subject = Subject("Node", order.node)
     services = Services(order.host_root or "")
-    seen = host_facts.read(Recorder(live), subject, services=services)
     folder = Path(services.root + nvml_file.FOLDER)
-    if services.is_here or not seen.node.gpus or not folder.is_dir():
-        return seen
-    told = nvml_file.read(folder)
-    gpus = told if isinstance(told, Unknown) else parse_gpus(told, subject)
-    return msgspec.structs.replace(seen, gpus=gpus)
+    gpus: NodeGpus | Unknown | None = None
+    if not services.is_here and folder.is_dir():
+        told = nvml_file.read(folder)
+        gpus = told if isinstance(told, Unknown) else parse_gpus(told, subject)
+    return host_facts.read(Recorder(live), subject, services=services, told=gpus)
 
 
 def judge(reading: Reading, checks: Registry, observed: tuple[str, ...]) -> Report:

@@ -18,7 +18,7 @@ import msgspec
 AGREEING = 2
 """Rounds in a row that must see another value before it stands."""
 
-FLIPS, WINDOW, CALM = 4, 30, 10
+FLIPS, WINDOW, CALM = 4, 60, 10
 
 
 class Track(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Track(msgspec.Struct, frozen=True):
 def advance(track: Track, value: str | None, number: int) -> Track:
     """Return the track after round `number` saw `value`; None: it could not be told."""
     if value == track.stands:
-        return Track(track.stands, seen=True, flips=track.flips)
+        return Track(track.stands, seen=True, flips=_recent(track, number))
     if value is None or (track.stands is not None and not track.seen):
         times = 0 if value is None else 1
         return Track(None, seen=True, rival=value, times=times, flips=_recent(track, number))

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from gpudoctor.controller.writer import deliver
 from gpudoctor.errors import InputError
 from gpudoctor.publish import brake, election, names
 from gpudoctor.publish.brake import Braked
@@ -28,6 +29,12 @@ from gpudoctor.sources.kubernetes.errors import (
 from gpudoctor.sources.kubernetes.kinds import LEASE
 
 
+class ByHand(msgspec.Struct, frozen=True):
+    """A person put the brake on the Lease, or took it off (None)."""
+
+    braked: Braked | None
+
+
 class Leadership:
     """The lead of one controller. `identity` tells it from the others; `say` hears of changes."""
 
@@ -41,7 +48,7 @@ class Leadership:
         self._lock = threading.Lock()
         self._soon = threading.Event()
         self._braked: Braked | None = None
-        self._lifted = False
+        self._by_hand: ByHand | None = None
         self._led = False
         self._trouble = ""
 
@@ -65,11 +72,11 @@ class Leadership:
             self._braked = braked
         self._soon.set()
 
-    def was_lifted(self) -> bool:
-        """Whether a person took the brake off the Lease since this was last asked."""
+    def by_hand(self) -> ByHand | None:
+        """What a person did to the brake on the Lease since this was last asked, None: nothing."""
         with self._lock:
-            lifted, self._lifted = self._lifted, False
-            return lifted
+            done, self._by_hand = self._by_hand, None
+            return done
 
     def run(self, stop: threading.Event) -> None:
         """Run for the lead and keep it until `stop`, then give it back; never raises."""
@@ -107,12 +114,12 @@ class Leadership:
             self._renew(write)
         except ConflictError:
             self._look()
-            self._see_lifted()
+            self._see_hand(held)
             self._soon.set()
 
     def _renew(self, write: Write) -> None:
         asked_at = time.monotonic()
-        held = _held(self._send(write))
+        held = _held(deliver(self._client, write))
         with self._lock:
             self._candidate.renewed(held, asked_at)
 
@@ -125,24 +132,15 @@ class Leadership:
         with self._lock:
             self._candidate.saw(held, time.monotonic())
 
-    def _see_lifted(self) -> None:
-        """Someone changed our Lease: whoever took the brake off it meant to."""
+    def _see_hand(self, before: Held | None) -> None:
+        """Our Lease changed under our hands: whoever changed the brake on it meant to."""
         with self._lock:
             held = self._candidate.held
-            if held and held.holder == self._candidate.identity and self._braked:
-                self._lifted = held.brake is None
-                if self._lifted:
-                    self._braked = None
-
-    def _send(self, write: Write) -> msgspec.Raw:
-        return self._client.send(
-            write.method,
-            write.path,
-            write.body,
-            content_type=write.content_type,
-            query=write.query,
-            what=write.what,
-        )
+            if not (held and before and held.holder == self._candidate.identity):
+                return
+            if held.brake != before.brake:
+                self._braked = brake.parse(held.brake)
+                self._by_hand = ByHand(self._braked)
 
     def _failed(self, error: InputError) -> None:
         text = str(error)
@@ -163,9 +161,10 @@ class Leadership:
         with self._lock:
             write = self._candidate.release(datetime.now(UTC))
             self._candidate.step_down()
+        self._notice()
         if write is not None:
             try:
-                self._send(write)
+                deliver(self._client, write)
             except InputError as error:
                 self._say(f"the lead could not be given back, and ends by itself: {error}")
 

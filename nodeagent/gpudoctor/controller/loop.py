@@ -11,15 +11,12 @@ from gpudoctor.agent.server import serving
 from gpudoctor.controller.leadership import Leadership
 from gpudoctor.controller.term import Settings, Term
 from gpudoctor.controller.writer import LostError, Writer
-from gpudoctor.errors import InputError
 from gpudoctor.publish import cluster_metrics
 from gpudoctor.publish.cluster_metrics import ControllerState
 from gpudoctor.sources.kubernetes.client import Client
 
 _STUCK_S = 600.0
 """Seconds without a step after which the process is of no use: every request is bounded below."""
-_PAUSE_S = 5.0
-"""Seconds after a step that failed: the next one asks for the same."""
 _IDLE_S = 1.0
 
 
@@ -40,14 +37,16 @@ class Controller:
         self._writer = Writer(open_client(), self._leadership.leads)
         self._term: Term | None = None
         self._failures: Counter[str] = Counter()
-        self._trouble = ""
         self._stepped = time.monotonic()
+        self._running: threading.Thread | None = None
 
     def run(self, listen: str, stop: threading.Event) -> None:
         """Work until `stop`; the lead is given back at the end. InputError for a bad `listen`."""
         pages = {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._ready}
         running = threading.Thread(target=self._leadership.run, args=(stop,), name="leadership")
-        with serving(listen, pages):
+        self._running = running
+        with serving(listen, pages) as port:
+            self._say(f"metrics on port {port}")
             running.start()
             try:
                 while not stop.is_set():
@@ -70,15 +69,8 @@ class Controller:
             )
         try:
             self._term.step()
-            self._trouble = ""
         except LostError:
             self._end_term()
-        except InputError as error:
-            self._failures[type(error).__name__] += 1
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                self._say(self._trouble)
-            stop.wait(_PAUSE_S)
 
     def wake(self) -> None:
         """End the wait of a step, as to see that it is time to stop."""
@@ -88,6 +80,7 @@ class Controller:
     def _end_term(self) -> None:
         term, self._term = self._term, None
         if term is not None:
+            self._failures += term.failures
             term.end()
 
     def _metrics(self) -> bytes:
@@ -98,12 +91,14 @@ class Controller:
                 braked=term is not None and self._leadership.braked() is not None,
                 counts=term.counts() if term is not None else {},
                 writes=dict(self._writer.counts),
-                failures=dict(self._failures),
+                failures=dict(self._failures + (term.failures if term else Counter())),
             )
         )
 
     def _health(self) -> bytes | str:
         age = time.monotonic() - self._stepped
+        if self._running is None or not self._running.is_alive():
+            return "nothing runs for the lead any more"
         return b"ok\n" if age < _STUCK_S else f"no step for {age:.0f} s"
 
     def _ready(self) -> bytes | str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
@@ -22,9 +24,11 @@ from gpudoctor.controller.silence import Silence
 from gpudoctor.controller.stripping import Lease, Stripper
 from gpudoctor.controller.tainting import Tainter
 from gpudoctor.controller.writer import Writer
+from gpudoctor.errors import InputError
 from gpudoctor.publish import names
 from gpudoctor.publish.brake import Brake
 from gpudoctor.sources.kubernetes.client import Client
+from gpudoctor.sources.kubernetes.errors import UnreachableError
 from gpudoctor.sources.kubernetes.kinds import LEASE, NODE
 from gpudoctor.sources.kubernetes.watch import Picture
 
@@ -33,7 +37,7 @@ FULL_S = 300.0
 NEW_S = 15.0
 """Seconds after which a node that was never read in full makes one due."""
 _BATCH_S = 0.5
-_FAILING_S = 60.0
+_FAILING_S = 5.0
 """Seconds for which the watch may fail before anyone hears of it."""
 _AGENTS = "app.kubernetes.io/name=gpudoctor,app.kubernetes.io/component=agent"
 
@@ -84,7 +88,8 @@ class Term:
             target=self._picture.run, args=(self._ended,), name="nodes", daemon=True
         )
         self._listed = False
-        self._complaint = ""
+        self._complaints: dict[str, str] = {}
+        self.failures: Counter[str] = Counter()
         self._nodes: dict[str, Keys] = {}
         self._rest: dict[str, Rest] = {}
         self._stripped: set[str] = set()
@@ -112,10 +117,10 @@ class Term:
         }
 
     def step(self) -> None:
-        """Wait for something to do and do it. InputError, LostError: try again, or end the term."""
+        """Wait for something to do and do it; LostError where the term is over."""
         now = time.monotonic()
         self._changed.wait(max(0.0, min(self._look_at, self._full_at) - now))
-        self._ended.wait(_BATCH_S)
+        self._ended.wait(min(_BATCH_S, self._silence.interval / 4))
         self._changed.clear()
         if not self._has_listed():
             self._look_at = max(self._look_at, time.monotonic() + 1.0)
@@ -123,17 +128,38 @@ class Term:
             return
         found = (decoded(raw, Keys, "Node") for raw in self._picture.objects())
         self._nodes = {node.name: node for node in found if node.name}
-        self._look()
-        self._read_all()
-        self._judge()
+        self._attempt("leases", self._look)
+        self._attempt("nodes", self._read_all)
+        self._attempt("brake", self._judge)
+        if self._rest:
+            self._attempt("taint", self._adjust_taints)
+            self._attempt("pools", lambda: self._pooler.adjust(self._nodes.values()))
+
+    def _attempt(self, about: str, part: Callable[[], None]) -> InputError | None:
+        """Do one part, so that what fails in it does not keep the others back; what failed."""
+        try:
+            part()
+        except InputError as error:
+            self.failures[type(error).__name__] += 1
+            self._complain(about, str(error))
+            return error
+        self._complain(about, "")
+        return None
+
+    def _complain(self, about: str, text: str) -> None:
+        """Say what is wrong when it becomes so; "" is well."""
+        if text and self._complaints.get(about) != text:
+            self._say(text)
+        self._complaints[about] = text
 
     def _has_listed(self) -> bool:
         """Whether the nodes are known; once they are, an old picture is better than none."""
         failing = self._picture.failing()
         self._listed = self._listed or failing is None
-        if failing and failing[1] > _FAILING_S and failing[0] != self._complaint:
-            self._complaint = failing[0]
-            self._say(f"the nodes cannot be watched: {failing[0]}")
+        if failing is None:
+            self._complain("watch", "")
+        elif failing[1] > _FAILING_S:
+            self._complain("watch", f"the nodes cannot be watched: {failing[0]}")
         return self._listed
 
     def _look(self) -> None:
@@ -164,13 +190,20 @@ class Term:
             self._stripper.freshen(back, self._is_alive)
             self._stripped.difference_update(back)
             self._say(f"agents are back: {', '.join(sorted(back))}")
-        for lease, name in expected.items():
-            if not self._silence.is_silent(lease, now) or not self._is_due(name, lease):
-                continue
-            if self._stripper.strip(name, self._silence.renewal(lease)):
-                self._stripped.add(name)
-            if time.monotonic() > self._look_at:
+        silent = [
+            (lease, name)
+            for lease, name in expected.items()
+            if self._silence.is_silent(lease, now) and self._is_due(name, lease)
+        ]
+        for lease, name in silent:
+            renewal = self._silence.renewal(lease)
+            failed = self._attempt(f"strip {name}", partial(self._strip_one, name, renewal))
+            if isinstance(failed, UnreachableError) or time.monotonic() > self._look_at:
                 return
+
+    def _strip_one(self, name: str, renewal: str) -> None:
+        if self._stripper.strip(name, renewal):
+            self._stripped.add(name)
 
     def _is_due(self, name: str, lease: str) -> bool:
         """Whether a silent node has something to take back, or may have: a CPU node never has."""
@@ -203,20 +236,27 @@ class Term:
             self._full_at = min(self._full_at, now + NEW_S)
         if now < self._full_at:
             return
-        self._full_at = now + FULL_S
+        self._full_at = now + NEW_S  # unless it goes well
         listed = self._writer.client.list(NODE, keep=views.keep_rest)
         rest = [decoded(raw, Rest, "Node") for raw in listed.objects]
         self._rest = {node.name: node for node in rest}
         self._tainter.saw(rest)
-        self._pooler.saw(rest)
-        self._stripper.freshen(None, self._is_alive)
+        failures = (
+            self._attempt("pools before", lambda: self._pooler.saw(rest)),
+            self._attempt("marks", lambda: self._stripper.freshen(None, self._is_alive)),
+        )
+        if failures == (None, None):
+            self._full_at = now + FULL_S
 
     def _judge(self) -> None:
         """Do what the nodes' labels ask for: the brake first, since it holds the rest back."""
-        if self._leadership.was_lifted():
-            self._brake.release()
-            self._say("the brake was taken off by hand")
         now = time.monotonic()
+        if by_hand := self._leadership.by_hand():
+            if by_hand.braked is None:
+                self._brake.lift(now)
+            else:
+                self._brake.adopt(by_hand.braked, now)
+            self._say(f"the brake was {'put on' if by_hand.braked else 'taken off'} by hand")
         for name in self._brake.nodes() - self._nodes.keys():
             self._brake.gone(name)
         for node in self._nodes.values():
@@ -226,9 +266,10 @@ class Term:
         if braked != before:
             self._leadership.brake(braked)
             self._say(f"the brake is on: {braked.why}" if braked else "the brake is off")
-        if self._rest:
-            self._tainter.adjust(self._nodes.values(), braked=braked is not None)
-            self._pooler.adjust(self._nodes.values())
+
+    def _adjust_taints(self) -> None:
+        braked = self._brake.braked is not None
+        self._tainter.adjust(self._nodes.values(), braked=braked)
 
     def _is_alive(self, node: str) -> bool:
         return self._silence.is_proved_alive(names.agent_lease(node), time.monotonic())

@@ -36,14 +36,7 @@ class Writer:
         """Send one write and return the server's answer; LostError if we no longer lead."""
         if not self._leads():
             raise LostError
-        answer = self.client.send(
-            write.method,
-            write.path,
-            write.body,
-            content_type=write.content_type,
-            query=write.query,
-            what=write.what,
-        )
+        answer = deliver(self.client, write)
         self.counts[kind] += 1
         return answer
 
@@ -67,6 +60,18 @@ class Writer:
                 if left == 0 or not is_outdated(error):
                     raise
         raise AssertionError("the last try returns or raises")
+
+
+def deliver(client: Client, write: Write) -> msgspec.Raw:
+    """Send a write; what goes wrong names the right that it takes."""
+    return client.send(
+        write.method,
+        write.path,
+        write.body,
+        content_type=write.content_type,
+        query=write.query,
+        what=f"{write.permission} ({write.what})",
+    )
 
 
 def is_outdated(error: InputError) -> bool:

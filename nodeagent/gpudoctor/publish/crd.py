@@ -21,6 +21,8 @@ _COLUMNS = (
     ("Stale", "date", ".status.stale.since", 1),
     ("Message", "string", ".status.message", 1),
 )
+_SELECTABLE = (".status.node", ".status.stale.since")
+"""By what the controller finds the Diagnoses of a silent node, and those that are marked."""
 _LONGEST = 2048
 """Characters of a text: above every bound that the agent keeps."""
 
@@ -41,6 +43,7 @@ def crd() -> dict[str, Any]:
             for name, type_, path, priority in _COLUMNS
         ],
         "subresources": {"status": {}},
+        "selectableFields": [{"jsonPath": path} for path in _SELECTABLE],
         "schema": {
             "openAPIV3Schema": {
                 "description": "What gpudoctor's agent found out about a node, or about a pod.",

@@ -18,6 +18,9 @@ JSON_PATCH = "application/json-patch+json"
 JSON = "application/json"
 
 
+_VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
 class Write(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `what` says in words what it changes, for messages and for `--dry-run`."""
 
@@ -27,6 +30,18 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str = JSON
     query: dict[str, str] = {}
     body: bytes = b""
+
+    @property
+    def permission(self) -> str:
+        """What RBAC must allow, in its words: `patch nodes/status`, `delete leases.coordination…`.
+
+        An apply of what is not there takes `create` besides.
+        """
+        root, *rest = self.path.strip("/").split("/")
+        group = rest.pop(0) if root == "apis" else ""
+        parts = rest[3:] if rest[1:2] == ["namespaces"] and len(rest) > 3 else rest[1:]
+        resource = f"{parts[0]}.{group}" if group else parts[0]
+        return f"{_VERBS[self.method]} {'/'.join([resource, *parts[2:]])}"
 
 
 def apply(what: str, path: str, fields: dict[str, Any], manager: str) -> Write:

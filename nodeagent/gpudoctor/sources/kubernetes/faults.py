@@ -25,6 +25,7 @@ from gpudoctor.sources.kubernetes.errors import (
 _HOSTNAME_MISMATCH = (62, 64)
 _EXPIRED = (9, 10)
 _FORBIDDEN_USER = re.compile(r'User "([^"]*)"')
+_FORBIDDEN_RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
 _SNIPPET = 200
 _BROKEN = (ConnectionResetError, BrokenPipeError)
 
@@ -80,6 +81,10 @@ def refusal(code: int, body: bytes, permission: str, server: str, origin: str) -
 
 def _forbidden(status: Status | None, said: str, permission: str) -> ForbiddenError:
     user = _FORBIDDEN_USER.search(said)
+    right = _FORBIDDEN_RIGHT.search(said)
+    if right and permission.split(" ")[0] != right[1]:
+        # An apply of what is not there takes `create` besides.
+        permission = " ".join([right[1], f"{right[2]}.{right[3]}".rstrip(".")]) + f" ({permission})"
     if user and user[1] == "system:anonymous":
         return ForbiddenError(
             f"needs {permission}: no credentials were sent or accepted (anonymous)"
