@@ -66,7 +66,7 @@ def peer_closed(log: NcclLog) -> Iterator[Result]:
     yield draft(
         log,
         "nccl-peer-connection-closed",
-        f"{several(hosts_of(events), 'host')} lost its connection to another rank, which ended"
+        f"{several(hosts_of(events), 'host')} lost the connection to another rank, which ended"
         f" first. This is a consequence.{who}",
         lines_of(events),
         hosts=hosts_of(events),

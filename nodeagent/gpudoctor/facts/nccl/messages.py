@@ -75,6 +75,7 @@ class Book:
         self._place = ("", 0, b"")
         self._readers: dict[bytes, Callable[[Process, Record], bool]] = {
             b"Bootstrap": self._bootstrap,
+            b"Bootstrap:": self._bootstrap,
             b"NCCL": self._version,
             b"Using": self._using,
             b"Init": self._init_timings,

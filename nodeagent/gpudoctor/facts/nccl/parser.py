@@ -9,7 +9,6 @@ NCCL at all are looked at.
 
 from __future__ import annotations
 
-import heapq
 from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -156,10 +155,8 @@ class Parser:
         """Read what the sieve lets through of a piece; return how many lines that has."""
         first = self._number + 1
         sifted = sieve.sift(piece, prefixed=self._prefixed)
-        rows = sifted.rows()
         learned: dict[int, None] = {}
-        for row in rows:
-            line, start, end, mark, its_hash = row
+        for line, start, end, mark, its_hash in sifted.rows():
             if mark < 0:
                 self._expect(sieve, piece, start, end)
             process = self._take(first + line, piece[start:end])
@@ -168,7 +165,7 @@ class Parser:
                 learned[its_hash] = None
             if self._again:
                 # Twice the same channel line does no harm.
-                rows = heapq.merge(rows, sifted.with_hash(self._again, line))
+                sifted.add(self._again, line)
                 for each in self._again:
                     learned.pop(each, None)
                 self._forget()
@@ -294,7 +291,7 @@ class Parser:
     def _read_record(self, record: Record) -> Process:
         process = self._speakers.named(record.host, record.pid, record.device)
         if self.book.read(process, record):
-            self._again |= process.hashes
+            self._hear_again(process)
             process = self._speakers.begin_anew(process)
             self.book.read(process, record)
         if process.is_remapped:

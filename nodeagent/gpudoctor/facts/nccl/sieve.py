@@ -10,6 +10,7 @@ are known to carry nothing. What it does not recognise is handed on.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -66,13 +67,25 @@ class Sifted(NamedTuple):
 
     columns: tuple[Array, ...]
     kept: Array
+    added: list[tuple[int, ...]]
 
     def rows(self) -> Iterator[tuple[int, ...]]:
-        """Index, start, end, mark and hash of the lines that are to be read."""
-        return self._rows(self.kept)
+        """Index, start, end, mark and hash of the lines that are to be read, in their order."""
+        for row in self._rows(self.kept):
+            while self.added and self.added[0] < row:
+                yield heapq.heappop(self.added)
+            yield row
+        while self.added:
+            yield heapq.heappop(self.added)
 
-    def with_hash(self, hashes: Iterable[int], after: int) -> Iterator[tuple[int, ...]]:
-        """The same of the lines after this one, read or not, that have any of these hashes."""
+    def add(self, hashes: Iterable[int], after: int) -> None:
+        """Let the lines after this one be read, too, that have any of these hashes; one that is
+        to be read anyway comes twice.
+        """
+        for row in self._with_hash(hashes, after):
+            heapq.heappush(self.added, row)
+
+    def _with_hash(self, hashes: Iterable[int], after: int) -> Iterator[tuple[int, ...]]:
         later = self.columns[-1][after + 1 :]
         lines = np.flatnonzero(np.isin(later, np.fromiter(hashes, np.uint64)))
         return self._rows(lines + after + 1)
@@ -144,7 +157,7 @@ class Sieve:
             hashes[channels] = found
         kept = self._unknown(hashes)
         kept = self._telling(piece, kept, starts, ends, marks, hashes)
-        return Sifted((starts, ends, marks, hashes), kept)
+        return Sifted((starts, ends, marks, hashes), kept, [])
 
     def _marks(self, piece: bytes, starts: Array, ends: Array) -> tuple[Array, Array]:
         """Where ` NCCL INFO` stands in each line, -1 where it was not found; and the lines in
