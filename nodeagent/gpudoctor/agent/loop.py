@@ -7,11 +7,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from gpudoctor.agent import bundle, node_object, server
 from gpudoctor.agent.clock import ServerClock
+from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.outbox import Entry, Outbox
 from gpudoctor.agent.publisher import Pod, Publisher
 from gpudoctor.agent.rounds import DEADLINE_S, Order, Rounds
@@ -50,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host_root: str | None = None
     observe: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+    nfd: Path | None = None
 
 
 class _PodMeta(msgspec.Struct, frozen=True):
@@ -107,6 +110,7 @@ class Agent:
             self._outbox,
             self._clock,
             self._braked,
+            FeatureFile(settings.nfd, settings.period_s, say) if settings.nfd else None,
         )
         self._node: msgspec.Raw | None = None
         self._node_at = 0.0
@@ -227,6 +231,8 @@ class Agent:
 
     def _why_no_pods(self) -> str:
         failing = self._picture.failing()
+        # A watch that is refused is made up for by lists, at the API server's cost: worth a word.
+        self._complain("pods", "" if failing is None else failing[0])
         never = not self._picture.objects()
         if failing is not None and (never or self._is_old(failing[1])):
             return f"list pods on {self._settings.node}: {failing[0]}"

@@ -7,18 +7,20 @@ took away comes back. Diagnoses are compared with what was last sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
 from gpudoctor.agent.clock import ServerClock
 from gpudoctor.agent.declared import KEY as VERDICT
 from gpudoctor.agent.declared import Declared
+from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.node_object import NodeObject
 from gpudoctor.agent.outbox import Entry, Outbox
 from gpudoctor.agent.subjects import Settled
 from gpudoctor.agent.truth import Track, advance_all, standing
 from gpudoctor.errors import InputError
-from gpudoctor.publish import diagnosis, events, labels, names, targets
+from gpudoctor.publish import condition, diagnosis, events, labels, names, targets
 from gpudoctor.publish.brake import Braked
 from gpudoctor.publish.events import Series
 from gpudoctor.publish.status import Status
@@ -52,12 +54,15 @@ class Publisher:
         outbox: Outbox,
         clock: ServerClock,
         braked: Callable[[], Braked | None],
+        features: FeatureFile | None = None,
     ) -> None:
+        """With `features` the labels go into that file, and nothing is written to the node."""
         self._node = node
         self._namespace = namespace
         self._period_s = period_s
         self._outbox = outbox
         self._clock = clock
+        self._features = features
         self._declared = Declared(node, braked)
         self._labels: dict[str, Track] | None = None
         self._contested: dict[str, int] = {}
@@ -76,10 +81,9 @@ class Publisher:
         desired = labels.desired(report)
         desired.pop(VERDICT, None)
         if self._labels is None:
-            self._labels = {
-                key: Track(value) for key, value in node.own_labels.items() if key != VERDICT
-            }
-            same = self._declared.adopt(report, node.own_labels, node.condition)
+            known, before = self._left(report, node)
+            self._labels = {key: Track(value) for key, value in known.items() if key != VERDICT}
+            same = self._declared.adopt(report, known, before)
         else:
             same = False
         stood = standing(self._labels)
@@ -91,9 +95,20 @@ class Publisher:
         self._settle(targets.node(self._node), report, number, quiet=first and same, renew=renew)
         self._settle_pods(number, report, pods, quiet=first)
 
+    def _left(
+        self, report: Report, node: NodeObject
+    ) -> tuple[Mapping[str, str], Mapping[str, Any] | None]:
+        """Return the labels and the condition that a life before left; no file has a condition."""
+        if self._features is None:
+            return node.own_labels, node.condition
+        return self._features.read(), msgspec.to_builtins(condition.of(report))
+
     def _put_labels(self, node: NodeObject, number: int) -> None:
         assert self._labels is not None
         wanted = standing(self._labels) | self._declared.label()
+        if self._features is not None:
+            self._features.write(wanted)
+            return
         self._contested = {key: until for key, until in self._contested.items() if until > number}
         wanted = {key: value for key, value in wanted.items() if key not in self._contested}
         left = node.own_labels.keys() - wanted.keys() - self._contested.keys()
@@ -113,6 +128,8 @@ class Publisher:
         self._outbox.put(_LABELS, Entry(writes=(write,), refused=refused))
 
     def _put_condition(self, report: Report, node: NodeObject) -> None:
+        if self._features is not None:
+            return
         write = self._declared.condition(report, node.condition, self._clock.text())
         if write is None:
             self._outbox.drop([_CONDITION])

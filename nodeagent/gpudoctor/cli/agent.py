@@ -12,6 +12,7 @@ import click
 from gpudoctor.cli import output
 from gpudoctor.errors import InputError
 from gpudoctor.publish import names
+from gpudoctor.publish import nfd as nfd_file
 from gpudoctor.render.clean import one_line
 
 
@@ -49,6 +50,13 @@ from gpudoctor.render.clean import one_line
     metavar="NAME",
     help="Also run the checks of this entry point of another distribution.",
 )
+@click.option(
+    "--nfd",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Write the labels into this folder, for Node Feature Discovery to put on the node, and "
+    f"nothing to the node itself; on a host it is {nfd_file.FOLDER}.",
+)
 @click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file, outside of a pod.")
 @click.option("--context", help="The kubeconfig context.")
 @click.option(
@@ -64,6 +72,7 @@ def command(
     listen: str,
     observe: tuple[str, ...],
     checks: tuple[str, ...],
+    nfd: Path | None,
     kubeconfig: str | None,
     context: str | None,
     write_nvml: Path | None,
@@ -97,6 +106,7 @@ def command(
         host_root=host_root,
         observe=observe,
         checks=checks,
+        nfd=nfd,
     )
     Agent(settings, lambda: connect(kubeconfig, context), _say).run(stop)
 
