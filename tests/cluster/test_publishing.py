@@ -16,7 +16,7 @@ import yaml
 from gpudoctor.publish import condition, diagnosis, events, labels, names, targets
 from gpudoctor.publish.targets import Target
 from gpudoctor.publish.writes import Write
-from gpudoctor.report import Report, Verdict
+from gpudoctor.report import Evidence, Report, ReportSubject, Verdict
 from gpudoctor.sources.kubernetes.client import Client, connect
 from gpudoctor.sources.kubernetes.errors import ConflictError, NotFoundError, RefusedError
 from tests.cluster.admin import JSON, Admin, wait_for
@@ -197,13 +197,8 @@ def test_a_pod_s_diagnosis_goes_when_the_pod_goes(client: Client, admin: Admin) 
     )
     pod = targets.pod(SPACE, "trainer-0", made["metadata"]["uid"])
     send(client, diagnosis.object_write(pod, "elsewhere"))
-    report = msgspec.structs.replace(
-        port_down(NODE),
-        subject=msgspec.convert(
-            {"kind": "Pod", "name": "trainer-0", "namespace": SPACE, "node": NODE},
-            type(port_down(NODE).subject),
-        ),
-    )
+    subject = ReportSubject("Pod", "trainer-0", SPACE, NODE)
+    report = msgspec.structs.replace(port_down(NODE), subject=subject)
     status = diagnosis.of(report, period_seconds=60, node_diagnosis=f"{SPACE}/node-{NODE}")
     send(client, diagnosis.status_write(pod, "elsewhere", status))
     admin.delete(made)
@@ -263,3 +258,76 @@ def test_any_value_may_be_in_a_diagnosis(client: Client) -> None:
     status: Any = diagnosis.of(report, period_seconds=60)
     answer = send(client, diagnosis.status_write(target, SPACE, status))
     assert len(msgspec.json.encode(answer)) < diagnosis.MOST_BYTES
+
+
+def gpudoctor(control_plane: ControlPlane, *arguments: str) -> Any:
+    """What a command answers as JSON, with the administrator's kubeconfig."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gpudoctor", *arguments, "-o", "json",
+         "--kubeconfig", control_plane.admin_kubeconfig],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode in (0, 1, 3), done.stderr
+    return json.loads(done.stdout)
+
+
+def publish(client: Client, target: Target, report: Report) -> None:
+    send(client, diagnosis.object_write(target, SPACE))
+    send(client, diagnosis.status_write(target, SPACE, diagnosis.of(report, period_seconds=60)))
+
+
+def test_a_node_s_labels_and_the_fleet_are_read_back(
+    client: Client, control_plane: ControlPlane
+) -> None:
+    report = of_node(NODE, Verdict.HEALTHY, driver=("580126009", "NVIDIA driver 580.126.09"))
+    publish(client, targets.node(NODE), report)
+    send(client, labels.write(NODE, labels.desired(report)))
+    answer = gpudoctor(control_plane, "labels", "--node", NODE, "-n", SPACE)
+    assert answer["facts"]["labels_now"] == labels.desired(report)
+    assert answer["facts"]["labels"]["driver"]["value"] == "580126009"
+    fleet = gpudoctor(control_plane, "fleet", "-n", SPACE)
+    assert NODE in {child["subject"]["name"] for child in fleet["children"]}
+    send(client, labels.write(NODE, {}))
+
+
+def test_check_uses_what_the_agent_published_about_a_pod_while_it_is_fresh(
+    client: Client, admin: Admin, control_plane: ControlPlane
+) -> None:
+    gpus = {"nvidia.com/gpu": "8"}
+    admin.set_status(object_of("Node", NODE), {"capacity": gpus, "allocatable": gpus})
+    send(client, condition.write(NODE, port_down(NODE), None, NOW))
+    main = {"name": "main", "image": "example.com/a", "resources": {"limits": gpus}}
+    made = admin.create(
+        object_of("Pod", "trainer-9", SPACE) | {"spec": {"nodeName": NODE, "containers": [main]}}
+    )
+    ended = {"exitCode": 1, "reason": "Error", "finishedAt": NOW, "startedAt": NOW}
+    admin.set_status(
+        made,
+        {"phase": "Failed", "containerStatuses": [
+            {"name": "main", "ready": False, "restartCount": 0, "image": "a", "imageID": "",
+             "state": {"terminated": ended}}]},
+    )  # fmt: skip
+    pod = targets.pod(SPACE, "trainer-9", made["metadata"]["uid"])
+    [found] = port_down(NODE).findings
+    seen = Evidence(f"{NODE}:/sys/class/infiniband/mlx5_3/ports/1/state", None, "1: DOWN")
+    known = msgspec.structs.replace(
+        found, name="nic-port-down", code="NET002", runbook="NET002", evidence=(seen,)
+    )
+    report = msgspec.structs.replace(
+        port_down(NODE),
+        subject=ReportSubject("Pod", "trainer-9", SPACE, NODE),
+        findings=(known,),
+        roots=(known.name,),
+    )
+    publish(client, pod, report)
+    answer = gpudoctor(control_plane, "check", "--pod", f"{SPACE}/trainer-9")
+    assert answer["roots"][0] == "nic-port-down"
+    [root] = [one for one in answer["findings"] if one["name"] == "nic-port-down"]
+    assert root["evidence"][0]["object"] == f"Diagnosis/{SPACE}/pod-trainer-9"
+    send(client, diagnosis.stale_write(pod, SPACE, NOW, "its agent is silent"))
+    stale = gpudoctor(control_plane, "check", "--pod", f"{SPACE}/trainer-9")
+    assert "nic-port-down" not in stale["roots"]
+    assert any("stale, so not used" in one["why"] for one in stale["unknown"])
+    admin.delete(made)

@@ -39,7 +39,6 @@ NEW_S = 15.0
 _BATCH_S = 0.5
 _FAILING_S = 5.0
 """Seconds for which the watch may fail before anyone hears of it."""
-_AGENTS = "app.kubernetes.io/name=gpudoctor,app.kubernetes.io/component=agent"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +166,7 @@ class Term:
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + self._silence.interval
-        listed = self._writer.client.list(LEASE, self._settings.namespace, labels=_AGENTS)
+        listed = self._writer.client.list(LEASE, self._settings.namespace, labels=names.AGENTS)
         leases = [decoded(raw, Lease, "Lease") for raw in listed.objects]
         expected = {names.agent_lease(node): node for node in self._nodes}
         self._silence.saw(

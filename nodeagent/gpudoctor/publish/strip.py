@@ -13,7 +13,7 @@ from urllib.parse import quote
 from gpudoctor.publish import condition, names
 from gpudoctor.publish.writes import MERGE, STRATEGIC, Write, patch, pinned
 
-REASON = "AgentSilent"
+REASON = names.AGENT_SILENT
 
 
 def keys(
