@@ -231,8 +231,7 @@ class Agent:
 
     def _why_no_pods(self) -> str:
         failing = self._picture.failing()
-        never = not self._picture.objects()
-        if failing is not None and (never or self._is_old(failing[1])):
+        if failing is not None and (not self._listed.is_set() or self._is_old(failing[1])):
             return f"list pods on {self._settings.node}: {failing[0]}"
         return ""
 
