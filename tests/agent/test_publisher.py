@@ -11,7 +11,7 @@ import pytest
 
 from gpudoctor.agent import node_object
 from gpudoctor.agent.clock import ServerClock
-from gpudoctor.agent.features import FeatureFile
+from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.outbox import Outbox
 from gpudoctor.agent.publisher import Pod, Publisher
 from gpudoctor.publish.brake import Braked

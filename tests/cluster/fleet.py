@@ -1,17 +1,19 @@
-"""Many agents in one process: each is the agent itself, but for the child that looks at the node.
+"""Many agents in one process: each is the agent itself, but for its child and its HTTP endpoint.
 
 What a child would report is set from outside. All else is as on a node: the watch of the pods, the
-two agreeing rounds, the outbox, the Lease, and a token that is bound to the agent's own pod.
+two agreeing rounds, the outbox, the Lease, and a token that is bound to the agent's own pod. The
+endpoints would cost hundreds of threads that wake up twice a second.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpudoctor.agent.loop import Agent, Settings
+from gpudoctor.agent.truth import AGREEING
 from gpudoctor.publish import labels
 from gpudoctor.report import (
     Audience,
@@ -33,11 +35,15 @@ LABELS = {"driver": "580126009", "gpu-count": "8", "rdma": "ib", "gdr": "dmabuf"
 
 
 class Simulated:
-    """One agent; `says` is what its looks at the node find from now on."""
+    """One agent; `says` is what its looks at the node find from now on.
+
+    One that `flaps` finds something else as often as it can without being taken for noise.
+    """
 
     def __init__(self, node: str, kubeconfig: Path, namespace: str, period: float) -> None:
         self.node = node
         self.says = Verdict.HEALTHY
+        self.flaps = False
         self.labels = dict(LABELS)
         self.rounds = 0
         self.told: list[str] = []
@@ -58,7 +64,9 @@ class Simulated:
         self._stop = threading.Event()
         agent = Agent(self._settings, lambda: connect(str(self._kubeconfig)), self.told.append)
         agent._rounds = _Child(self)  # type: ignore[assignment]
-        self._thread = threading.Thread(target=agent.run, args=(self._stop,), daemon=True)
+        watch = threading.Thread(target=agent._picture.run, args=(self._stop,), daemon=True)
+        self._thread = threading.Thread(target=agent._loop, args=(self._stop,), daemon=True)
+        watch.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -70,6 +78,9 @@ class Simulated:
     def report(self) -> Report:
         """What the child answers."""
         self.rounds += 1
+        if self.flaps:
+            odd = self.rounds // AGREEING % 2
+            self.says = Verdict.WARNING if odd else Verdict.HEALTHY
         return _report(self.node, self.says, self.labels)
 
     def desired(self) -> dict[str, str]:
@@ -114,11 +125,6 @@ def after_rounds(fleet: Iterable[Simulated], count: int, seconds: float = 120.0)
         return all(agent.rounds >= goal for agent, goal in goals)
 
     wait_for(f"{count} rounds of all", done, seconds)
-
-
-def every(fleet: Iterable[Simulated], holds: Callable[[Simulated], bool]) -> bool:
-    """Whether it holds for each of them."""
-    return all(holds(agent) for agent in fleet)
 
 
 def _report(node: str, verdict: Verdict, values: dict[str, str]) -> Report:

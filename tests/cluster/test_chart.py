@@ -1,4 +1,4 @@
-"""The chart's life on a cluster: installed, upgraded and uninstalled by helm; and who reads what."""
+"""The chart on a cluster: installed, upgraded and uninstalled by helm; and who may do what."""
 
 from __future__ import annotations
 
@@ -171,30 +171,31 @@ def granted() -> list[Right]:
     ]
 
 
+# What an agent says of a right that it lacks. Server-side apply asks for create where the
+# object is not there yet, and the server's refusal is the same as that of the patch.
+SAID = {
+    "get nodes": "needs get nodes",
+    "patch nodes": "patch labels of Node/{node}",
+    "patch nodes/status": "patch condition of Node/{node}",
+    # The child is told of the first, so that its report says so.
+    "list pods": "needs list pods",
+    "watch pods": "needs watch pods",
+    "create events": "patch Event GpuLost about Node/{node}",
+    "patch events": "patch Event GpuLost about Node/{node}",
+    "create diagnoses": "patch Diagnosis of Node/{node}",
+    "patch diagnoses": "patch Diagnosis of Node/{node}",
+    "patch diagnoses/status": "patch status of the Diagnosis of Node/{node}",
+    "get leases": "the brake cannot be read",
+    "create leases": "patch Lease agent-{node}",
+    "patch leases": "patch Lease agent-{node}",
+}
+
+
 class TestRights:
     """Each right of the agent is needed: without it something stays undone, and that is said."""
 
-    # What an agent says of a right that it lacks. Server-side apply asks for create where the
-    # object is not there yet, and the server's refusal is the same as that of the patch.
-    SAID = {
-        "get nodes": "needs get nodes",
-        "patch nodes": "patch labels of Node/{node}",
-        "patch nodes/status": "patch condition of Node/{node}",
-        # The child is told, so that its report says so.
-        "list pods": "needs list pods",
-        "watch pods": "needs watch pods",
-        "create events": "patch Event GpuLost about Node/{node}",
-        "patch events": "patch Event GpuLost about Node/{node}",
-        "create diagnoses": "patch Diagnosis of Node/{node}",
-        "patch diagnoses": "patch Diagnosis of Node/{node}",
-        "patch diagnoses/status": "patch status of the Diagnosis of Node/{node}",
-        "get leases": "the brake cannot be read",
-        "create leases": "patch Lease agent-{node}",
-        "patch leases": "patch Lease agent-{node}",
-    }
-
     def test_all_are_known(self) -> None:
-        assert sorted(self.SAID) == sorted(map(str, granted()))
+        assert sorted(SAID) == sorted(map(str, granted()))
 
     @pytest.mark.parametrize("missing", SAID)
     def test_one_that_is_missing_is_said(
@@ -214,7 +215,7 @@ class TestRights:
             (right for right in granted() if str(right) != missing), cluster_wide=True,
         )  # fmt: skip
         agent = Simulated(node, kubeconfig, NAMESPACE, 1.0)
-        words = self.SAID[missing].format(node=node)
+        words = SAID[missing].format(node=node)
 
         def said() -> str | None:
             every = [*agent.told, *agent.bundle.decode().split(chr(34))]
@@ -252,7 +253,8 @@ def test_uninstall_leaves_nothing_of_ours(chart: Installed) -> None:
     assert _ours(admin)
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(run_helm, chart, "uninstall", "gpudoctor", "--timeout=120s")
-        hook = wait_for("the hook's Job", lambda: admin.exists(_HOOK) and admin.get(_HOOK), 60)
+        wait_for("the hook's Job", lambda: admin.exists(_HOOK), 60)
+        hook = admin.get(_HOOK)
         pod = wait_for("the Job's pod", lambda: _pod_of(admin, hook), 60)
         answer = _run_the_hook(chart, hook)
         assert answer.returncode == 0, answer.stderr
@@ -262,12 +264,12 @@ def test_uninstall_leaves_nothing_of_ours(chart: Installed) -> None:
     assert "removed: " in answer.stdout
     assert _ours(admin) == []
     for kind in ("ClusterRole", "ClusterRoleBinding"):
-        assert _named(admin.list(RBAC, kind)) == []
+        assert not _named(admin.list(RBAC, kind))
     group = "admissionregistration.k8s.io/v1"
     for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
-        assert _named(admin.list(group, kind)) == []
+        assert not _named(admin.list(group, kind))
     for version, kind in (("v1", "ServiceAccount"), ("batch/v1", "Job"), (RBAC, "Role")):
-        assert _named(admin.list(version, kind, NAMESPACE)) == []
+        assert not _named(admin.list(version, kind, NAMESPACE))
 
 
 _HOOK = {
@@ -303,12 +305,13 @@ def _run_the_hook(chart: Installed, job: JSON) -> subprocess.CompletedProcess[st
 def _pod_of(admin: Admin, job: JSON) -> JSON | None:
     name = job["metadata"]["name"]
     found = admin.list("v1", "Pod", NAMESPACE, labelSelector=f"job-name={name}")
-    return found[0] if found else None
+    return {"apiVersion": "v1", "kind": "Pod"} | found[0] if found else None
 
 
-def _named(objects: list[JSON]) -> list[str]:
-    every = [one["metadata"]["name"] for one in objects]
-    return [name for name in every if name.startswith("gpudoctor")]
+def _named(objects: list[JSON]) -> set[str]:
+    """Those of the objects' names that the chart uses."""
+    of_the_chart = {one["metadata"]["name"] for one in helm.template()}
+    return {one["metadata"]["name"] for one in objects} & of_the_chart
 
 
 def _ours(admin: Admin) -> list[str]:

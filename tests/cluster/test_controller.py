@@ -422,12 +422,11 @@ def test_the_brake_holds_flips_until_a_person_takes_it_off(
                    node_of(admin, node)["metadata"]["labels"][names.label("verdict")] == "failing"
                    for node in GPUS)  # fmt: skip
 
-    with working(kubeconfig, said):
-        wait_for("lead", lambda: "leads now" in said)
-        put = {"metadata": {"annotations": {names.BRAKE: "2026-11-29T19:00:00Z tried by hand"}}}
-        wait_for("Lease", lambda: admin.exists(lease))
-    admin.merge(lease, put)
     with working(kubeconfig, said, period=20):
+        wait_for("lead", lambda: "leads now" in said and admin.exists(lease))
+        put = {"metadata": {"annotations": {names.BRAKE: "2026-11-29T19:00:00Z tried by hand"}}}
+        admin.merge(lease, put)
+        wait_for("word of it", lambda: "the brake was put on by hand" in said)
         for agent in agents.values():
             agent.says = Verdict.FAILING
         fleet.after_rounds(agents.values(), 4)
@@ -468,68 +467,96 @@ def granted() -> list[Granted]:
     ]
 
 
-def account_without(control_plane: ControlPlane, admin: Admin, missing: Granted) -> Path:
-    """The kubeconfig of an account with the controller's roles, less one right."""
-    right = missing.right
-    name = f"ctl-less-{right.verb}-{right.resource.replace('/', '-')}-{missing.kind.lower()}"
-    admin.create(
-        {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": name, "namespace": NAMESPACE},
-        }
-    )
-    for kind in ("ClusterRole", "Role"):
-        metadata = {"name": name} | ({"namespace": NAMESPACE} if kind == "Role" else {})
-        group = "rbac.authorization.k8s.io"
+def part(*rights: str) -> frozenset[str]:
+    return frozenset(rights)
+
+
+# Rights whose want does not hide that of another in the same part.
+PARTS = (
+    part("list nodes"),
+    part("watch nodes", "list leases here"),
+    part("get nodes", "delete leases here", "get configmaps here"),
+    part("patch nodes", "patch configmaps here", "delete diagnoses here"),
+    part("patch nodes/status", "create configmaps here"),
+    part("list diagnoses"),
+    part("patch diagnoses/status"),
+    part("get leases here"),
+    part("create leases here"),
+    part("patch leases here"),
+)
+
+
+def account_without(
+    control_plane: ControlPlane, admin: Admin, name: str, missing: frozenset[str]
+) -> Path:
+    """The kubeconfig of an account with the controller's roles, less some rights."""
+    group = "rbac.authorization.k8s.io"
+    here = {"name": name, "namespace": NAMESPACE}
+    admin.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here})
+    left = [one for one in granted() if str(one) not in missing]
+    for kind, metadata in (("ClusterRole", {"name": name}), ("Role", here)):
         rules = [
-            {"apiGroups": [one.right.group], "resources": [one.right.resource],
-             "verbs": [one.right.verb]}
-            for one in granted() if one.kind == kind and one != missing
-        ]  # fmt: skip
-        admin.create(
-            {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "rules": rules}
-        )
-        admin.create(
             {
-                "apiVersion": f"{group}/v1",
+                "apiGroups": [one.right.group],
+                "resources": [one.right.resource],
+                "verbs": [one.right.verb],
+            }
+            for one in left
+            if one.kind == kind
+        ]
+        api = {"apiVersion": f"{group}/v1", "metadata": metadata}
+        admin.create(api | {"kind": kind, "rules": rules})
+        admin.create(
+            api
+            | {
                 "kind": f"{kind}Binding",
-                "metadata": metadata,
                 "roleRef": {"apiGroup": group, "kind": kind, "name": name},
-                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}],
+                "subjects": [{"kind": "ServiceAccount", **here}],
             }
         )
-    accounts.wait_until_granted(
-        admin, NAMESPACE, name, next(one.right for one in reversed(granted()) if one != missing)
-    )
+    accounts.wait_until_granted(admin, NAMESPACE, name, left[-1].right)
     token = {"token": admin.token(NAMESPACE, name)}
     return control_plane.write_kubeconfig(name, token, NAMESPACE)
 
 
-@pytest.mark.parametrize("missing", granted(), ids=str)
+def test_each_right_is_tried() -> None:
+    assert sorted(right for one in PARTS for right in one) == sorted(map(str, granted()))
+
+
+@pytest.mark.parametrize("missing", PARTS, ids=lambda part: ", ".join(sorted(part)))
 def test_a_right_that_is_missing_is_said(
     control_plane: ControlPlane,
     admin: Admin,
     chart: Installed,
     agents: dict[str, Simulated],
-    missing: Granted,
+    missing: frozenset[str],
 ) -> None:
-    config = account_without(control_plane, admin, missing)
+    account = f"ctl-less-{PARTS.index(missing)}"
+    config = account_without(control_plane, admin, account, missing)
     old_lease(admin, "ctl-none")
     old_diagnosis(admin, "ctl-none")
-    if missing.right.verb == "create":
-        for one in (POOLS, LEADER):
+    for one, verb in ((POOLS, "create configmaps here"), (LEADER, "create leases here")):
+        if verb in missing:
             admin.delete(one)
+    if "patch configmaps here" in missing:
+        agents["ctl-c"].labels["gpu-count"] = "64"
     agents["ctl-b"].says = Verdict.FAILING
-    fresh = diagnosis.fresh_write(targets.node("ctl-a"), NAMESPACE)
-    chart.controller().send(fresh)
+    chart.controller().send(diagnosis.fresh_write(targets.node("ctl-a"), NAMESPACE))
     agents["ctl-a"].stop()
     said: list[str] = []
-    with working(config, said, taint=True, timeout=2):
-        resource, _, part = missing.right.resource.partition("/")
-        group = f".{missing.right.group}" if missing.right.group else ""
-        words = f"needs {missing.right.verb} {resource}{group}{part and '/' + part}"
-        wait_for(words, lambda: any(words in line for line in said), 60)
+    with working(config, said, taint=True, timeout=4):
+        for right in (one.right for one in granted() if str(one) in missing):
+            wait_for_word(said, f"needs {right.verb} {_resource(right)}")
+
+
+def wait_for_word(said: list[str], words: str) -> None:
+    wait_for(words, lambda: any(words in line for line in said), 60)
+
+
+def _resource(right: Right) -> str:
+    """As messages name it: with its group, before the subresource."""
+    resource, slash, sub = right.resource.partition("/")
+    return f"{resource}{right.group and '.' + right.group}{slash}{sub}"
 
 
 def old_lease(admin: Admin, node: str) -> JSON:

@@ -97,12 +97,17 @@ def test_the_next_leader_goes_on_with_it() -> None:
     assert one.judge(12, 1600, CLOCK) is None
 
 
-def test_a_person_takes_it_off() -> None:
-    one = known(10)
+def test_a_person_takes_it_off_and_it_stays_off_for_as_long_as_it_would_have_held() -> None:
+    one = known(12)
     turn(one, 4, 1)
-    assert one.judge(10, 1, CLOCK) is not None
-    one.release()
-    assert one.judge(10, 2, CLOCK) is None
+    assert one.judge(12, 1, CLOCK) is not None
+    one.lift(2)
+    turn(one, 12, 3)
+    assert one.judge(12, 3, CLOCK) is None
+    turn(one, 12, 590, verdict="healthy")
+    turn(one, 12, 601)
+    assert one.judge(12, 601, CLOCK) is None
+    assert one.judge(12, 602, CLOCK) is not None
 
 
 @given(st.none() | st.text(max_size=40))

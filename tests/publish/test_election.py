@@ -128,3 +128,39 @@ def test_a_lease_as_anyone_may_have_written_it(lease: object, expected: Held) ->
 def test_what_is_no_lease_is_said_to_be_none(garbage: bytes) -> None:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
         election.read(garbage)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["one", "two", "three"]),
+        st.floats(0.0, 20.0),
+        st.sampled_from(["ok", "lost", "unseen"]),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_never_do_two_lead_at_once(steps: list[tuple[str, float, str]]) -> None:
+    """Whoever comes, late or early, and whether the server's answers are lost or not."""
+    candidates = {name: candidate(name) for name in ("one", "two", "three")}
+    lease: Held | None = None
+    version, now = 0, 0.0
+    for name, step, fate in steps:
+        now += step
+        one = candidates[name]
+        if fate == "unseen":
+            continue
+        if not one.leads(now):
+            one.saw(lease, now)
+        if not one.may_write(now):
+            continue
+        body = json.loads(one.write(CLOCK, None).body)
+        if body["metadata"].get("resourceVersion", "") != (lease.version if lease else ""):
+            one.saw(lease, now)
+            continue
+        version += 1
+        lease = held(name, renewed=f"t{version}", version=str(version))
+        if fate == "ok":
+            one.renewed(lease, now)
+        assert sum(other.leads(now) for other in candidates.values()) <= 1

@@ -64,3 +64,15 @@ def test_a_file_has_exactly_the_labels_that_were_given(labels: dict[str, str]) -
         return
     assert labels_of_nfd(text, NOW.astimezone(UTC)) == labels
     assert len(text) < 65536
+
+
+@given(st.text(max_size=200))
+def test_whatever_stands_in_the_file_only_labels_of_ours_are_read(text: str) -> None:
+    for key, value in nfd.parse(text, NOW).items():
+        nfd.render({key: value}, NOW, LIFE)
+
+
+def test_what_was_written_is_read_until_it_expires() -> None:
+    text = nfd.render(LABELS, NOW, LIFE)
+    assert nfd.parse(text, NOW + LIFE) == LABELS
+    assert nfd.parse(text, NOW + LIFE + timedelta(seconds=1)) == {}

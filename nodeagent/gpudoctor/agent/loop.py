@@ -13,7 +13,7 @@ import msgspec
 
 from gpudoctor.agent import bundle, node_object, server
 from gpudoctor.agent.clock import ServerClock
-from gpudoctor.agent.features import FeatureFile
+from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.outbox import Entry, Outbox
 from gpudoctor.agent.publisher import Pod, Publisher
 from gpudoctor.agent.rounds import DEADLINE_S, Order, Rounds
@@ -231,6 +231,8 @@ class Agent:
 
     def _why_no_pods(self) -> str:
         failing = self._picture.failing()
+        # A watch that is refused is made up for by lists, at the API server's cost: worth a word.
+        self._complain("pods", "" if failing is None else failing[0])
         if failing is not None and (not self._listed.is_set() or self._is_old(failing[1])):
             return f"list pods on {self._settings.node}: {failing[0]}"
         return ""

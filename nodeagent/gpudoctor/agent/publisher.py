@@ -7,19 +7,20 @@ took away comes back. Diagnoses are compared with what was last sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
 from gpudoctor.agent.clock import ServerClock
 from gpudoctor.agent.declared import KEY as VERDICT
 from gpudoctor.agent.declared import Declared
-from gpudoctor.agent.features import FeatureFile
+from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.node_object import NodeObject
 from gpudoctor.agent.outbox import Entry, Outbox
 from gpudoctor.agent.subjects import Settled
 from gpudoctor.agent.truth import Track, advance_all, standing
 from gpudoctor.errors import InputError
-from gpudoctor.publish import diagnosis, events, labels, names, targets
+from gpudoctor.publish import condition, diagnosis, events, labels, names, targets
 from gpudoctor.publish.brake import Braked
 from gpudoctor.publish.events import Series
 from gpudoctor.publish.status import Status
@@ -55,7 +56,7 @@ class Publisher:
         braked: Callable[[], Braked | None],
         features: FeatureFile | None = None,
     ) -> None:
-        """With `features` the labels go there, and nothing of the node itself is written."""
+        """With `features` the labels go into that file, and nothing is written to the node."""
         self._node = node
         self._namespace = namespace
         self._period_s = period_s
@@ -80,26 +81,34 @@ class Publisher:
         desired = labels.desired(report)
         desired.pop(VERDICT, None)
         if self._labels is None:
-            before = self._features.labels() if self._features else node.own_labels
-            self._labels = {key: Track(value) for key, value in before.items() if key != VERDICT}
-            same = self._declared.adopt(report, before, node.condition)
+            known, before = self._left(report, node)
+            self._labels = {key: Track(value) for key, value in known.items() if key != VERDICT}
+            same = self._declared.adopt(report, known, before)
         else:
             same = False
         stood = standing(self._labels)
         self._labels = advance_all(self._labels, desired, number)
         self._declared.see(report, number)
-        if self._features is not None:
-            self._features.write(standing(self._labels) | self._declared.label())
-        else:
-            self._put_labels(node, number)
-            self._put_condition(report, node)
+        self._put_labels(node, number)
+        self._put_condition(report, node)
         renew = standing(self._labels) != stood
         self._settle(targets.node(self._node), report, number, quiet=first and same, renew=renew)
         self._settle_pods(number, report, pods, quiet=first)
 
+    def _left(
+        self, report: Report, node: NodeObject
+    ) -> tuple[Mapping[str, str], Mapping[str, Any] | None]:
+        """Return the labels and the condition that a life before left; no file has a condition."""
+        if self._features is None:
+            return node.own_labels, node.condition
+        return self._features.read(), msgspec.to_builtins(condition.of(report))
+
     def _put_labels(self, node: NodeObject, number: int) -> None:
         assert self._labels is not None
         wanted = standing(self._labels) | self._declared.label()
+        if self._features is not None:
+            self._features.write(wanted)
+            return
         self._contested = {key: until for key, until in self._contested.items() if until > number}
         wanted = {key: value for key, value in wanted.items() if key not in self._contested}
         left = node.own_labels.keys() - wanted.keys() - self._contested.keys()
@@ -119,6 +128,8 @@ class Publisher:
         self._outbox.put(_LABELS, Entry(writes=(write,), refused=refused))
 
     def _put_condition(self, report: Report, node: NodeObject) -> None:
+        if self._features is not None:
+            return
         write = self._declared.condition(report, node.condition, self._clock.text())
         if write is None:
             self._outbox.drop([_CONDITION])

@@ -12,6 +12,7 @@ import click
 from gpudoctor.cli import output
 from gpudoctor.errors import InputError
 from gpudoctor.publish import names
+from gpudoctor.publish import nfd as nfd_file
 from gpudoctor.render.clean import one_line
 
 
@@ -49,15 +50,15 @@ from gpudoctor.render.clean import one_line
     metavar="NAME",
     help="Also run the checks of this entry point of another distribution.",
 )
-@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file, outside of a pod.")
-@click.option("--context", help="The kubeconfig context.")
 @click.option(
     "--nfd",
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Write the labels into this features.d folder of Node Feature Discovery, and nothing to "
-    "the node itself.",
+    help="Write the labels into this folder, for Node Feature Discovery to put on the node, and "
+    f"nothing to the node itself; on a host it is {nfd_file.FOLDER}.",
 )
+@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file, outside of a pod.")
+@click.option("--context", help="The kubeconfig context.")
 @click.option(
     "--write-nvml",
     metavar="DIR",
@@ -71,9 +72,9 @@ def command(
     listen: str,
     observe: tuple[str, ...],
     checks: tuple[str, ...],
+    nfd: Path | None,
     kubeconfig: str | None,
     context: str | None,
-    nfd: Path | None,
     write_nvml: Path | None,
 ) -> None:
     """Look at this node each period and publish what stays true.

@@ -29,6 +29,12 @@ from gpudoctor.sources.kubernetes.errors import (
 from gpudoctor.sources.kubernetes.kinds import LEASE
 
 
+class ByHand(msgspec.Struct, frozen=True):
+    """A person put the brake on the Lease, or took it off (None)."""
+
+    braked: Braked | None
+
+
 class Leadership:
     """The lead of one controller. `identity` tells it from the others; `say` hears of changes."""
 
@@ -42,7 +48,7 @@ class Leadership:
         self._lock = threading.Lock()
         self._soon = threading.Event()
         self._braked: Braked | None = None
-        self._lifted = False
+        self._by_hand: ByHand | None = None
         self._led = False
         self._trouble = ""
 
@@ -66,11 +72,11 @@ class Leadership:
             self._braked = braked
         self._soon.set()
 
-    def was_lifted(self) -> bool:
-        """Whether a person took the brake off the Lease since this was last asked."""
+    def by_hand(self) -> ByHand | None:
+        """What a person did to the brake on the Lease since this was last asked, None: nothing."""
         with self._lock:
-            lifted, self._lifted = self._lifted, False
-            return lifted
+            done, self._by_hand = self._by_hand, None
+            return done
 
     def run(self, stop: threading.Event) -> None:
         """Run for the lead and keep it until `stop`, then give it back; never raises."""
@@ -108,7 +114,7 @@ class Leadership:
             self._renew(write)
         except ConflictError:
             self._look()
-            self._see_lifted()
+            self._see_hand(held)
             self._soon.set()
 
     def _renew(self, write: Write) -> None:
@@ -126,14 +132,15 @@ class Leadership:
         with self._lock:
             self._candidate.saw(held, time.monotonic())
 
-    def _see_lifted(self) -> None:
-        """Someone changed our Lease: whoever took the brake off it meant to."""
+    def _see_hand(self, before: Held | None) -> None:
+        """Our Lease changed under our hands: whoever changed the brake on it meant to."""
         with self._lock:
             held = self._candidate.held
-            if held and held.holder == self._candidate.identity and self._braked:
-                self._lifted = held.brake is None
-                if self._lifted:
-                    self._braked = None
+            if not (held and before and held.holder == self._candidate.identity):
+                return
+            if held.brake != before.brake:
+                self._braked = brake.parse(held.brake)
+                self._by_hand = ByHand(self._braked)
 
     def _failed(self, error: InputError) -> None:
         text = str(error)

@@ -38,12 +38,15 @@ class Controller:
         self._term: Term | None = None
         self._failures: Counter[str] = Counter()
         self._stepped = time.monotonic()
+        self._running: threading.Thread | None = None
 
     def run(self, listen: str, stop: threading.Event) -> None:
         """Work until `stop`; the lead is given back at the end. InputError for a bad `listen`."""
         pages = {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._ready}
         running = threading.Thread(target=self._leadership.run, args=(stop,), name="leadership")
-        with serving(listen, pages):
+        self._running = running
+        with serving(listen, pages) as port:
+            self._say(f"metrics on port {port}")
             running.start()
             try:
                 while not stop.is_set():
@@ -94,6 +97,8 @@ class Controller:
 
     def _health(self) -> bytes | str:
         age = time.monotonic() - self._stepped
+        if self._running is None or not self._running.is_alive():
+            return "nothing runs for the lead any more"
         return b"ok\n" if age < _STUCK_S else f"no step for {age:.0f} s"
 
     def _ready(self) -> bytes | str:

@@ -17,9 +17,8 @@ TIMEOUT = 180.0
 
 LOOKS = 12
 """Looks within one timeout."""
-_MISSED, _LATE_S = 3, 5.0
-"""Looks that may be missing, and seconds that one may be late in any case, before what was seen
-no longer counts as watched."""
+_MISSED = 3
+"""Looks that may be missing before what was seen no longer counts as watched."""
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -45,8 +44,7 @@ class Silence:
         `expected` are the names for all nodes: one that is not there stands still as well, but
         from when it was first missed, as an agent's first labels may come before its Lease.
         """
-        most = max(_MISSED * self.interval, _LATE_S)
-        watched = self._looked is not None and now - self._looked <= most
+        watched = self._looked is not None and now - self._looked <= _MISSED * self.interval
         before = self._seen if watched else {}
         self._looked = now
         renewals = dict.fromkeys(expected, "") | dict(leases)

@@ -120,7 +120,7 @@ class Term:
         """Wait for something to do and do it; LostError where the term is over."""
         now = time.monotonic()
         self._changed.wait(max(0.0, min(self._look_at, self._full_at) - now))
-        self._ended.wait(_BATCH_S)
+        self._ended.wait(min(_BATCH_S, self._silence.interval / 4))
         self._changed.clear()
         if not self._has_listed():
             self._look_at = max(self._look_at, time.monotonic() + 1.0)
@@ -250,10 +250,13 @@ class Term:
 
     def _judge(self) -> None:
         """Do what the nodes' labels ask for: the brake first, since it holds the rest back."""
-        if self._leadership.was_lifted():
-            self._brake.release()
-            self._say("the brake was taken off by hand")
         now = time.monotonic()
+        if by_hand := self._leadership.by_hand():
+            if by_hand.braked is None:
+                self._brake.lift(now)
+            else:
+                self._brake.adopt(by_hand.braked, now)
+            self._say(f"the brake was {'put on' if by_hand.braked else 'taken off'} by hand")
         for name in self._brake.nodes() - self._nodes.keys():
             self._brake.gone(name)
         for node in self._nodes.values():

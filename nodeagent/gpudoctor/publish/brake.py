@@ -5,7 +5,7 @@ minute, and with the labels the whole cluster would drain. So the controller cou
 than a share of the nodes has turned failing within one period, the brake goes on, and no agent
 publishes a flip to failing while it is. It holds for HOLD periods and then lets go by itself, so
 that truth comes late but comes: at worst one share of the nodes each HOLD periods. A person who
-knows better removes the annotation.
+knows better removes the annotation, and for HOLD periods it stays away.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Brake:
         self._turned: dict[str, float] = {}
         self._until: float | None = None
         self._braked: Braked | None = None
+        self._free_until = -math.inf
 
     @property
     def braked(self) -> Braked | None:
@@ -84,8 +85,12 @@ class Brake:
         """Put the brake on or let it go; `nodes` is how many have a living agent."""
         self._turned = {node: at for node, at in self._turned.items() if now - at <= self._period}
         if self._until is not None and now >= self._until:
-            self.release()
-        elif self._until is None and len(self._turned) > self.limit(nodes):
+            self._let_go()
+        elif (
+            self._until is None
+            and now >= self._free_until
+            and len(self._turned) > self.limit(nodes)
+        ):
             self._until = now + HOLD * self._period
             self._braked = Braked(
                 clock.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -103,7 +108,11 @@ class Brake:
         self._braked = braked
         self._until = None if braked is None else now + HOLD * self._period
 
-    def release(self) -> None:
-        """Let go, and count anew: as when the time is over, or a person took the brake off."""
+    def lift(self, now: float) -> None:
+        """Let go as a person wishes, who knows of the flips to come: it stays off for a while."""
+        self._let_go()
+        self._free_until = now + HOLD * self._period
+
+    def _let_go(self) -> None:
         self._braked = self._until = None
         self._turned.clear()

@@ -19,7 +19,10 @@ from gpudoctor.publish import names
 
 FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
 FILE = "gpudoctor"
+MOST_BYTES = 65536
+"""What NFD reads of a file: a larger one it leaves out."""
 
+_EXPIRY = "# +expiry-time="
 _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
 
@@ -35,7 +38,26 @@ def render(labels: Mapping[str, str], now: datetime, lifetime: timedelta) -> str
     expiry = (now.astimezone(UTC) + lifetime).strftime("%Y-%m-%dT%H:%M:%SZ")
     lines = [
         "# Written by gpudoctor; changes to it are overwritten.",
-        f"# +expiry-time={expiry}",
+        f"{_EXPIRY}{expiry}",
         *(f"{key}={value}" for key, value in sorted(labels.items())),
     ]
     return "\n".join(lines) + "\n"
+
+
+def parse(text: str, now: datetime) -> dict[str, str]:
+    """Return the labels of ours in such a file that have not expired; none of what is odd."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.startswith(_EXPIRY) and _is_over(line.removeprefix(_EXPIRY), now):
+            return {}
+        key, equals, value = line.partition("=")
+        if equals and names.is_ours(key) and _VALUE.fullmatch(value):
+            found[key] = value
+    return found
+
+
+def _is_over(expiry: str, now: datetime) -> bool:
+    try:
+        return datetime.fromisoformat(expiry) < now
+    except (ValueError, TypeError):
+        return True
