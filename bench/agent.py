@@ -7,6 +7,10 @@ control groups (v2, or the memory and cpuacct ones of v1).
 The host is the one of bench.host: 8 GPUs, 10 NICs, 480 processes of 60 containers, on a disk as an
 agent has it mounted; 3,000 kernel threads as a machine of two big sockets has them; the kubelet's
 pod-resources answer for 60 pods over gRPC, of which 8 have a GPU each; and an API over HTTPS.
+
+Figures (Python 3.11, two shared cores at a load of 20 to 300): 30 minutes at 60 s, memory.peak
+74 MiB, parent 37 MiB; 0.9 to 1.1 s of processor a round, 13 to 19 bare interpreters measured under
+the same load. That is over the budget of 0.6 s there; on a core of its own it is to be taken anew.
 """
 
 from __future__ import annotations

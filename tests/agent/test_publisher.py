@@ -201,6 +201,12 @@ def test_words_that_change_each_round_are_written_now_and_then(life: Life) -> No
     assert condition["message"].endswith(" errors")
 
 
+def test_words_of_one_odd_round_are_not_written(life: Life) -> None:
+    life.see(*[report("nvlink-error", detail="0 errors")] * 20)
+    assert life.see(report("nvlink-error", detail="the kubelet did not answer in time")) == []
+    assert life.see(*[report("nvlink-error", detail="0 errors")] * 20) == []
+
+
 def test_the_next_agent_takes_over_without_a_write_to_the_node(cluster: SmallCluster) -> None:
     Life(cluster).see(report("gpu-lost"), report("gpu-lost"))
     written = Life(cluster).see(*[report("gpu-lost")] * 5)

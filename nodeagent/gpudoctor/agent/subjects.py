@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpudoctor.agent.truth import Track, advance
+from gpudoctor.agent.truth import AGREEING, Track, advance
 from gpudoctor.report import Report, Verdict
 
 REWORDED = 10
@@ -28,6 +28,7 @@ class Settled:
     def __init__(self) -> None:
         self._track = Track()
         self._round = 0
+        self._other_words = 0
         self.report: Report | None = None
         self.told: Report | None = None
         """The last standing report that could tell; what Events compare with."""
@@ -44,10 +45,12 @@ class Settled:
         else:
             self._track = advance(self._track, seen, number)
             stands = self._track.stands
+            self._other_words = self._other_words + 1 if _reworded(self.report, report) else 0
             due = renew or number - self._round >= REWORDED
-            if stands == stood and not (stands == seen and due and _reworded(self.report, report)):
+            reworded = stands == seen and due and self._other_words >= (1 if renew else AGREEING)
+            if stands == stood and not reworded:
                 return None
-        self.report, self._round = report, number
+        self.report, self._round, self._other_words = report, number, 0
         return report
 
 

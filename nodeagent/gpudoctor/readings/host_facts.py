@@ -8,6 +8,7 @@ it are all made from this one look.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -51,9 +52,13 @@ _BOOT = re.compile(r"^btime (\d+)$", re.MULTILINE)
 
 
 class Services(msgspec.Struct, frozen=True):
-    """What is asked of the live host beyond its files; `root` is where its root is mounted."""
+    """What is asked of the live host beyond its files; `root` is where its root is mounted.
+
+    `kubelet` asks for the pod resources: `(deadline in seconds, root) -> answer`.
+    """
 
     root: str = ""
+    kubelet: Callable[[float, str], str] = pod_resources.read_pod_resources
 
     @property
     def is_here(self) -> bool:
@@ -170,7 +175,7 @@ def _kubelet(recorder: Recorder, services: Services | None) -> str | None:
         return printed if isinstance(printed, str) else None
     if pod_resources.NAME not in names(recorder, pod_resources.FOLDER):
         return None
-    answer = pod_resources.read_pod_resources(_KUBELET_DEADLINE_S, services.root)
+    answer = services.kubelet(_KUBELET_DEADLINE_S, services.root)
     recorder.note(_KUBELET, answer)
     return answer
 

@@ -35,5 +35,10 @@ def read_pod_resources(deadline_s: float, root: str = "") -> str:
     return answer.text
 
 
+def is_error(answer: str) -> bool:
+    """Whether the answer is the reason why there is none."""
+    return answer.startswith('{"error"')
+
+
 def _error(code: str, details: str) -> str:
     return json.dumps({"error": {"code": code, "details": details}})

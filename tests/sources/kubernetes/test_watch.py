@@ -207,3 +207,21 @@ def test_what_is_no_event_is_told_and_listed_anew(watched: Watched, line: bytes)
     watched.until_asked("second list", lambda: watched.lists() >= 2)
     watched.cluster.put_pod(a_pod("one"))
     watched.until("one")
+
+
+def test_an_object_that_cannot_be_kept_does_not_end_the_thread(watched: Watched) -> None:
+    watched.until_asked("watch", watched.watches)
+    kept = watched.picture._keep
+
+    def keep(raw: msgspec.Raw) -> msgspec.Raw:
+        if b"odd" in bytes(raw):
+            raise RuntimeError("odd")
+        return kept(raw)
+
+    watched.picture._keep = keep
+    odd = a_pod("odd")
+    watched.cluster.put_pod(odd)
+    watched.until_asked("second list", lambda: watched.lists() >= 2)
+    watched.cluster.delete_pod(odd)
+    watched.cluster.put_pod(a_pod("one"))
+    watched.until("one")

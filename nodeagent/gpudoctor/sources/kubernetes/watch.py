@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import msgspec
 
-from gpudoctor.errors import InputError
 from gpudoctor.sources.kubernetes.client import Client
 from gpudoctor.sources.kubernetes.errors import GarbledError, RefusedError, UnreachableError
 from gpudoctor.sources.kubernetes.kinds import Kind
@@ -106,9 +105,9 @@ class Picture:
             try:
                 self._follow(stop)
                 failed = ""
-            except InputError as error:
-                failed = str(error)
-                self._fail(error)
+            except Exception as error:  # noqa: BLE001 - an odd object must not end the thread
+                failed = str(error) or type(error).__name__
+                self._fail(error, failed)
             # A stream that ends at once, again and again, must not become a busy loop either.
             calm = not failed and time.monotonic() - started > self._most_delay_s / 2
             delay = _FIRST_DELAY_S if calm else min(delay * 2, self._most_delay_s)
@@ -165,7 +164,7 @@ class Picture:
         with self._lock:
             self._failing_since = None
 
-    def _fail(self, error: InputError) -> None:
+    def _fail(self, error: Exception, failed: str) -> None:
         """Note the failure; where it was not mere reachability, a new list is due."""
         passing = isinstance(error, UnreachableError) or (
             isinstance(error, RefusedError) and error.status in _AGAIN
@@ -176,7 +175,7 @@ class Picture:
                 self._version = ""
             if not gone and self._failing_since is None:
                 self._failing_since = time.monotonic()
-            self._failure = str(error)
+            self._failure = failed
 
     def _of(self, raw: msgspec.Raw) -> _Object:
         return self._decoded(raw, _Object)
