@@ -49,11 +49,19 @@ class Podman:
             *options, "--rootfs", str(self._root), *command,
         ]  # fmt: skip
 
+    def put(self, path: str) -> None:
+        """Put a page of zeros at a path of the containers' root."""
+        place = self._root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(bytes(4096))
+
     @contextlib.contextmanager
-    def container(self, *options: str) -> Iterator[str]:
+    def container(
+        self, *options: str, command: tuple[str, ...] = ("sleep", "1000")
+    ) -> Iterator[str]:
         """Run a container that waits, and yield its id."""
         started = subprocess.run(
-            self._run("--detach", *options, command=("sleep", "1000")),
+            self._run("--detach", *options, command=command),
             capture_output=True,
             text=True,
             check=False,

@@ -48,9 +48,14 @@ def _why_no_ipc_lock(process: Process) -> str:
 
 
 def _uses_rdma(facts: WorkloadFacts) -> bool | None:
-    """Whether the process can use RDMA; None if that was not looked at."""
+    """Whether the process can use RDMA; None if that was not looked at.
+
+    A container without a device node has other trouble, and registers no memory.
+    """
     if facts.verbs is not None and any(node.name.startswith("uverbs") for node in facts.verbs):
         return True
+    if facts.verbs is not None and facts.verbs_whole:
+        return False
     if facts.hcas:
         return True
     return None if facts.hcas is None and facts.verbs is None else False

@@ -17,7 +17,6 @@ from gpudoctor.facts.node.topology import NEAR
 from gpudoctor.facts.pod_on_node import PodOnNode
 from gpudoctor.report import Certainty, Evidence
 from gpudoctor_checks.nccl_log import is_set
-from gpudoctor_checks.nccl_network import over_tcp
 from gpudoctor_checks.network import selected
 
 CHECKS = CheckSet()
@@ -41,15 +40,11 @@ def _evidence(name: str, value: str, workload: WorkloadFacts) -> Evidence:
     return Evidence(f"/proc/{workload.process.pid}/environ", name, value)
 
 
-def _over_tcp(pod: PodOnNode) -> bool:
-    return pod.log is not None and over_tcp(pod.log)
-
-
 @CHECKS.check(PodOnNode)
 def ib_disabled(pod: PodOnNode) -> Iterator[Result]:
     """NCCL_IB_DISABLE stands in the environment of a process, whoever put it there."""
     found = _variable(pod, "NCCL_IB_DISABLE")
-    if found is None or found[0] in _OFF or not _over_tcp(pod):
+    if found is None or found[0] in _OFF or not pod.over_tcp:
         return
     yield finding(
         "nccl-ib-disabled-by-env",
@@ -64,7 +59,7 @@ def ib_disabled(pod: PodOnNode) -> Iterator[Result]:
 def filtered(pod: PodOnNode) -> Iterator[Result]:
     """NCCL_IB_HCA lets none of the adapters through that the container has."""
     found = _variable(pod, "NCCL_IB_HCA")
-    if found is None or not _over_tcp(pod):
+    if found is None or not pod.over_tcp:
         return
     value, workload = found
     nodes = {node.name for node in workload.verbs or ()}
@@ -95,8 +90,8 @@ def _without_gdr(pod: PodOnNode) -> bool:
     log = pod.log
     return (
         log is not None
-        and log.multi_node is not False
-        and log.gdr in ("none", "partial")
+        and pod.rdma_suffers
+        and any(use.network != "Socket" and not use.gdr for use in pod.uses)
         and all(fact.enabled for fact in log.hca_gdr)
         and all(fact.enabled for fact in log.distances)
         and not log.single_host_net

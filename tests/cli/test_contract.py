@@ -24,6 +24,8 @@ RUNS = [
     ["nccl", str(ROOT / "tests" / "cases" / "nccl" / "02-ib-disabled-by-env.log")],
     ["topo", "--from", f"{CASES}/topo-07-l40s-4gpu-nic-on-other-socket.txt"],
     ["preflight", "--require", "shm=64Ki"],
+    ["fleet", "--from", str(ROOT / "tests" / "data" / "fleet.json")],
+    ["labels", "--node", "gpu-a17", "--from", f"{SAMPLES}/trainer-without-rdma.json"],
     ["compat", "--driver", "535.183.06", "--cuda", "13.0.2", "--gpu", "Tesla T4"],
     *(["explain", str(path)] for path in sorted(DESCRIBED.glob("*.txt"))),
     ["explain", *map(str, sorted(DESCRIBED.glob("*.txt")))],

@@ -40,6 +40,7 @@ FEATURE_GATES = {
 # What the situations need. Without pod collection, taint eviction, attach-detach and the like,
 # which would act on pods that no kubelet looks after.
 CONTROLLERS = (
+    "clusterrole-aggregation-controller",
     "daemonset-controller",
     "garbage-collector-controller",
     "job-controller",

@@ -47,6 +47,7 @@ class Simulated:
         self.labels = dict(LABELS)
         self.rounds = 0
         self.told: list[str] = []
+        self.bundle = b""
         self._settings = Settings(
             node=node,
             namespace=namespace,
@@ -93,7 +94,8 @@ class _Child:
     def __init__(self, of: Simulated) -> None:
         self._of = of
 
-    def ask(self, _bundle: bytes) -> Report:
+    def ask(self, bundle: bytes) -> Report:
+        self._of.bundle = bundle
         return self._of.report()
 
     def close(self) -> None:

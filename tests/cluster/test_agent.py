@@ -84,11 +84,20 @@ def renewed(admin: Admin) -> str | None:
     return found
 
 
+def reasons(admin: Admin) -> set[str]:
+    """The reasons of the Events about the node."""
+    events = admin.list("v1", "Event", "default")
+    return {event["reason"] for event in events if event["involvedObject"]["name"] == NODE}
+
+
+def renewal_after(admin: Admin, before: str | None) -> None:
+    wait_for("renewal", lambda: renewed(admin) not in (before, None))
+
+
 def rounds(admin: Admin, count: int) -> None:
     """Wait for so many renewals of the agent's Lease."""
     for _ in range(count):
-        before = renewed(admin)
-        wait_for("renewal", lambda before=before: renewed(admin) not in (before, None))
+        renewal_after(admin, renewed(admin))
 
 
 def versions(admin: Admin, pod: str) -> list[str]:
@@ -132,12 +141,8 @@ def test_an_agent_publishes_with_its_own_token_and_is_quiet_at_rest(
     heal(root)
     wait_for("end of the condition", lambda: condition(admin).get("status") != "False")
     wait_for("end of the label", lambda: label(admin) != FAILING)
-    reasons = {
-        event["reason"]
-        for event in admin.list("v1", "Event", "default")
-        if event["involvedObject"]["name"] == NODE
-    }
-    assert {"RdmaDeviceNodeMissing", "RdmaDeviceNodeMissingGone"} <= reasons
+    wanted = {"RdmaDeviceNodeMissing", "RdmaDeviceNodeMissingGone"}
+    wait_for("Events of both", lambda: wanted <= reasons(admin))
     assert "not published" not in agent.said()
     assert agent.stop() == 0
 
@@ -169,7 +174,7 @@ def test_killed_again_and_again_it_leaves_nothing_stale(
         before = renewed(admin)
         with running.running(words, tmp_path / "log") as one:
             if life % 2:
-                wait_for("renewal", lambda before=before: renewed(admin) != before)
+                renewal_after(admin, before)
             else:
                 wait_for("start", one.port)
             one.kill()

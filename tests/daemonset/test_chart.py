@@ -1,4 +1,4 @@
-"""The chart, by helm itself: what it makes is of the API's schema, and asks for no more than it says."""
+"""The chart, by helm itself: it is of the API's schema, and asks for no more than it says."""
 
 from __future__ import annotations
 
@@ -322,3 +322,28 @@ class TestRules:
             assert service["spec"]["selector"].items() <= labels
             policy = helm.only(objects, "NetworkPolicy", name)["spec"]
             assert policy["podSelector"]["matchLabels"].items() <= labels
+
+
+class TestReadme:
+    TEXT = (helm.CHART.parent / "README.md").read_text(encoding="utf-8")
+
+    def test_every_file_it_links_to_is_there(self) -> None:
+        links = re.findall(r"\]\(([^)#:]+)[^)]*\)", self.TEXT)
+        assert links
+        assert [link for link in links if not (helm.CHART.parent / link).exists()] == []
+
+    def test_every_value_it_names_is_one(self) -> None:
+        values = yaml.safe_load((helm.CHART / "values.yaml").read_text())
+        named = re.findall(r"`(?:--set )?(\w+)\.(\w+)\b[^`]*`", self.TEXT)
+        asked = [(part, key) for part, key in named if part in values and key != "yaml"]
+        assert len(asked) > 10
+        assert [(part, key) for part, key in asked if key not in values[part]] == []
+
+    def test_every_mount_and_capability_is_explained(self) -> None:
+        spec = pods(helm.template("--set=nvml.mode=cdi"))[names.AGENT]
+        for volume in spec["volumes"]:
+            if "hostPath" in volume:
+                assert f"| `{volume['hostPath']['path']}` |" in self.TEXT
+        [container] = spec["containers"]
+        for capability in container["securityContext"]["capabilities"]["add"]:
+            assert f"| `{capability}` |" in self.TEXT

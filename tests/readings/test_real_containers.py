@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpudoctor import readings, registry
-from gpudoctor.readings import host
-from gpudoctor.report import Report
+from gpudoctor.readings import host, host_facts, kubernetes
+from gpudoctor.report import Report, Subject
+from gpudoctor.sources.host.live import LiveHost
+from gpudoctor.sources.host.recorder import Recorder
+from tests import cases_joined
 from tests.real_container import Podman
 
 CHECKS = registry.load()
@@ -91,6 +98,80 @@ def test_a_planted_link_does_not_lead_out_of_the_container(podman: Podman) -> No
         # What a tenant could do to make us take the host's own files for the container's.
         (Path(f"/proc/{pid}/root/dev") / "infiniband").symlink_to(f"/proc/{pid}/root/../../etc")
         assert facts(seen_from_outside(identity))["rdma_devices"] == []
+
+
+SITE = "/opt/lib/python3.12/site-packages"
+MAPS = """
+import mmap, sys, time
+files = [open(path, "rb") for path in sys.argv[1:]]
+held = [mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ) for file in files]
+time.sleep(1000)
+"""
+
+
+def test_libraries_are_those_that_are_loaded(podman: Podman) -> None:
+    """One names its version, two came in wheels, whose names tell; the launcher has none itself."""
+    loaded = (
+        "/opt/driver/libcuda.so.580.65.06",
+        f"{SITE}/nvidia/cuda_runtime/lib/libcudart.so.12",
+        f"{SITE}/nvidia/nccl/lib/libnccl.so.2",
+    )
+    told = ("nvidia_cuda_runtime_cu12-12.8.90.dist-info", "nvidia_nccl_cu12-2.27.3.dist-info")
+    for path in (*loaded, *(f"{SITE}/{name}/RECORD" for name in told)):
+        podman.put(path)
+    worker = shlex.join([sys.executable, "-c", MAPS, *loaded])
+    environment = ("--env=CUDA_VERSION=12.8.1", "--env=NV_CUDA_CUDART_VERSION=12.8.90-1")
+    command = ("sh", "-c", f"{worker} & wait")
+    with podman.container(GPU, *environment, command=command) as identity:
+        found = eventually(lambda: libraries(seen_from_outside(identity)))
+    assert found == {"libcuda": "580.65.06", "libcudart": "12.8.90", "libnccl": "2.27.3"}
+
+
+def libraries(report: Report | None) -> dict[str, str] | None:
+    found: dict[str, str] | None = facts(report)["libraries"] if report is not None else None
+    return found
+
+
+def eventually(ask: Callable[[], dict[str, str] | None]) -> dict[str, str] | None:
+    """Ask until there is an answer: the child process takes a while to start."""
+    deadline = time.monotonic() + 60
+    while not (found := ask()) and time.monotonic() < deadline:
+        pass
+    return found
+
+
+def pod_on_this_machine(podman: Podman, *options: str) -> Report:
+    """The report on a pod that crash-loops, one container of which runs here with these options."""
+    case = cases_joined.load("01-memlock-seen-in-the-process")
+    uid = case["objects"][0]["metadata"]["uid"]
+    objects = cases_joined.bundle(case | {"hosts": {}})
+    with (
+        podman.container(f"--cgroup-parent=/kubepods/pod{uid}", *options),
+        LiveHost() as live,
+    ):
+        seen = host_facts.read(Recorder(live), Subject("Node", "gpu-1"))
+    source = kubernetes.Input(objects, {"gpu-1": seen})
+    return readings.judge(kubernetes.read_pod_named(source, "w-0", "train"), CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("options", "root"),
+    [
+        (("--ulimit=memlock=65536:65536", "--cap-drop=all"), "missing-ipc-lock"),
+        (("--ulimit=memlock=65536:65536", "--cap-add=IPC_LOCK"), "rdma-registration-enomem"),
+    ],
+    ids=["a low limit", "the capability"],
+)
+def test_a_pod_is_judged_with_its_real_process(
+    podman: Podman, options: tuple[str, ...], root: str
+) -> None:
+    """What the pod's objects suggest is proved, or refuted, by the process as the kernel has it."""
+    report = pod_on_this_machine(podman, GPU, VERBS, "--shm-size=256m", *options)
+    # Where the tests run there may be no adapter for the device node.
+    assert set(report.roots) - {"rdma-device-absent"} == {root}
+    names = {finding.name for finding in report.findings}
+    assert ("memlock-too-low" in names) is (root == "missing-ipc-lock")
+    assert len(report.facts["on_node"]["containers"]) == 1
 
 
 class TestInside:

@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor import readings, registry
+from gpudoctor import report as contract
 from gpudoctor.readings import host as hosts
+from gpudoctor.report import Evidence, Fixes
 from gpudoctor.sources import redaction
 from gpudoctor.sources.bundle import Bundle, HostRecording
 from gpudoctor.sources.redaction import GONE, Redactor
+from tests.render.reports import finding, two_causes
 
 CASES = Path(__file__).parent.parent / "cases" / "node"
 CHECKS = registry.load()
@@ -139,3 +142,26 @@ def test_the_diagnosis_stays_the_same(path: Path) -> None:
 def test_never_raises_and_is_stable(value: Any) -> None:
     first = Redactor(["abc"]).value(value)
     assert Redactor(["abc"]).value(value) == first
+
+
+def test_what_is_published_quotes_no_credentials_and_keeps_names() -> None:
+    """What an agent writes into the cluster; links between findings stay."""
+    found = finding(
+        "nccl-socket",
+        "registry login password=hunter2 failed on gpu-a17",
+        detail="curl https://me:hunter2@registry.example/v2/ from 10.12.0.7",
+        evidence=(
+            Evidence("Event/ml/trainer-0", "message", "Authorization: Bearer hunter2hunter2"),
+        ),
+        fixes=Fixes(user="unset TOKEN=hunter2"),
+    )
+    report = msgspec.structs.replace(two_causes(), findings=(found,), root_ids=(found.id,))
+    whole = msgspec.structs.replace(two_causes(), children=(report,))
+    published = redaction.publishable(whole)
+    assert b"hunter2" not in contract.encode(published)
+    [child] = published.children
+    assert child.root_ids == report.root_ids
+    assert "gpu-a17" in child.findings[0].title
+    assert "10.12.0.7" in child.findings[0].detail
+    clean = two_causes()
+    assert redaction.publishable(clean) == clean

@@ -231,6 +231,8 @@ class Agent:
 
     def _why_no_pods(self) -> str:
         failing = self._picture.failing()
+        # A watch that is refused is made up for by lists, at the API server's cost: worth a word.
+        self._complain("pods", "" if failing is None else failing[0])
         never = not self._picture.objects()
         if failing is not None and (never or self._is_old(failing[1])):
             return f"list pods on {self._settings.node}: {failing[0]}"

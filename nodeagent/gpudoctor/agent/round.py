@@ -20,7 +20,7 @@ from gpudoctor.readings.host_facts import HostFacts, Services
 from gpudoctor.readings.kubernetes import Input
 from gpudoctor.registry import Registry
 from gpudoctor.report import Report, Severity, Subject, Unknown
-from gpudoctor.sources import bundle, nvml_file
+from gpudoctor.sources import bundle, nvml_file, redaction
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
 
@@ -39,7 +39,8 @@ def main() -> None:
             order = msgspec.json.decode(told, type=Order)
             live = live or LiveHost(order.host_root, programs=host.PROGRAMS)
             checks = checks or registry.load(order.checks)
-            report = judge(_read(live, order, objects), checks, order.observe)
+            judged = judge(_read(live, order, objects), checks, order.observe)
+            report = redaction.publishable(judged)
             answer = Answer(report=report, last=number >= ROUNDS and not live.stuck)
         except Exception as error:  # noqa: BLE001 - the parent says it; it must not end the agent
             answer = Answer(failure=f"{type(error).__name__}: {error}", last=True)

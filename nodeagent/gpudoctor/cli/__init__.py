@@ -23,6 +23,7 @@ _COMMANDS = {
     "nccl": "read NCCL logs of many ranks: which network, GDR, what failed and where",
     "topo": "draw which NIC, NUMA node and CPUs serve which GPU",
     "preflight": "say whether this container has what its job needs, before the job starts",
+    "fleet": "show all nodes side by side, as their agents see them, and the odd ones out",
     "labels": "show which labels a node has or would get, and the fact behind each",
     "agent": "look at a node each period and publish what stays true (the DaemonSet)",
     "controller": "take back what silent agents published, and hold the brake (one a cluster)",

@@ -11,13 +11,13 @@ import msgspec
 
 from gpudoctor.facts.kubernetes import health, resources
 from gpudoctor.facts.kubernetes.health import State
-from gpudoctor.facts.kubernetes.situation import PodSituation
-from gpudoctor.facts.nccl.model import NcclLog
+from gpudoctor.facts.kubernetes.situation import PodSituation, place
+from gpudoctor.facts.nccl.model import NcclLog, NetUse
 from gpudoctor.facts.node.model import Hca, NodeFacts, PciDevice, Port, WorkloadFacts
 from gpudoctor.facts.node.rails import rails
 from gpudoctor.report import Subject
 
-_SOCKET = ("Socket", "mixed")
+_SOCKET = "Socket"
 _RDMA_TROUBLE = (
     "completion", "async", "modify-qp", "memory-registration", "ib-none", "ib-open", "ibv-open",
 )  # fmt: skip
@@ -28,7 +28,9 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
 
     `gpus` are the addresses of the GPUs that it was given, `adapters` the names of the RDMA
     devices that its containers can open and NCCL_IB_HCA does not leave out; None where unknown.
-    `log` is what NCCL said in it and its peers, whoever judges that.
+    `log` is what NCCL said in it and its peers, whoever judges that. `gpu_trouble` says whether
+    its own words (status, events, log) show an error of its GPUs, None where it left none.
+    `undated` are GPUs of which the kernel log tells something that may be older than the pod.
     """
 
     situation: PodSituation
@@ -38,6 +40,8 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
     gpus: frozenset[str] | None = None
     adapters: frozenset[str] | None = None
     log: NcclLog | None = None
+    gpu_trouble: bool | None = None
+    undated: frozenset[str] = frozenset()
 
     @property
     def subject(self) -> Subject:
@@ -79,16 +83,45 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.adapters) and not privileged
 
     @property
+    def host_name(self) -> str:
+        """What NCCL calls the pod's host."""
+        return place(self.situation.pod)[0]
+
+    @property
     def rdma_suffers(self) -> bool:
-        """Whether NCCL's log shows that RDMA between hosts fails or is worse than it could be."""
+        """Whether NCCL's log shows that RDMA of this pod fails or is worse than it could be."""
         log = self.log
         if log is None or log.multi_node is False:
             return False
-        return (
-            log.network in _SOCKET
-            or log.gdr in ("none", "partial")
-            or bool(log.of_kind(*_RDMA_TROUBLE))
-        )
+        troubled = any(event.host in self._hosts for event in log.of_kind(*_RDMA_TROUBLE))
+        return troubled or self.over_tcp or any(not use.gdr for use in self.uses)
+
+    @property
+    def only_others_suffer(self) -> bool:
+        """Whether it is other pods of the job that the log shows without RDMA or GPUDirect."""
+        log = self.log
+        return log is not None and len(self._hosts) < len(log.hosts) and not self.rdma_suffers
+
+    @property
+    def over_tcp(self) -> bool:
+        """Whether the pod's own data goes over TCP."""
+        log = self.log
+        if log is None or log.multi_node is False:
+            return False
+        used = {use.network for use in self.uses}
+        chosen = {network for host, network, _ in log.chosen if host in self._hosts}
+        return _SOCKET in (used or chosen)
+
+    @property
+    def uses(self) -> tuple[NetUse, ...]:
+        """The channels of this pod's host in NCCL's log."""
+        return tuple(use for use in (self.log.net if self.log else ()) if use.host in self._hosts)
+
+    @property
+    def _hosts(self) -> frozenset[str]:
+        """The pod's own host, or all where the log does not name it."""
+        named = frozenset(host.name for host in self.log.hosts) if self.log else frozenset()
+        return frozenset({self.host_name}) & named or named
 
     def own_gpus(self) -> tuple[PciDevice, ...]:
         """Return the machine's GPUs that it was given; none where that is not known."""

@@ -5,8 +5,6 @@ The chart and its policies repeat some of them, and a test compares the two.
 
 from __future__ import annotations
 
-import hashlib
-
 from gpudoctor import PREFIX
 
 GROUP = PREFIX
@@ -26,6 +24,8 @@ COMPONENT_CONTROLLER = {
     "app.kubernetes.io/name": "gpudoctor",
     "app.kubernetes.io/component": "controller",
 }
+AGENTS = "app.kubernetes.io/name=gpudoctor,app.kubernetes.io/component=agent"
+"""The label selector of the agents' Leases."""
 POOLS = "gpudoctor-pools"
 """The ConfigMap with what the pools offer: the parameters of the policy of the same name."""
 
@@ -71,5 +71,7 @@ def bounded(name: str) -> str:
     """Return the name, or, if no object may have one so long, its start and a hash of it all."""
     if len(name) <= _LONGEST_NAME:
         return name
+    import hashlib  # imported late: hardly any name is so long
+
     end = hashlib.sha256(name.encode()).hexdigest()[:10]
     return f"{name[: _LONGEST_NAME - len(end) - 1].rstrip('.-')}-{end}"

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
+from gpudoctor.facts.kubernetes import fields
 from gpudoctor.facts.node import allotments, cpulist, kernel_log, rdma
 from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
 from gpudoctor.facts.node.kernel_log import KernelLog
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.facts.node.process import in_container
-from gpudoctor.readings import Reading, host_facts, host_labels
+from gpudoctor.readings import Reading, host_facts, host_labels, kernel_time
 from gpudoctor.readings.host_facts import BOOT_ID, KERNEL_LOG, HostFacts, Services
 from gpudoctor.report import ReportSubject, Subject, Unknown
 from gpudoctor.sources.bundle import Bundle, HostRecording
@@ -26,7 +27,7 @@ from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
 
 LOCAL = "local"
-MEMLOCK = "memlock limit"
+GPUS, MEMLOCK = "NVIDIA GPUs", "memlock limit"
 _SHOWN = 5
 _OF_A_PROCESS = re.compile(r"^/proc/(?!1/)[0-9]+/")
 PROGRAMS = ("nvidia-smi topo -m", KERNEL_LOG)
@@ -117,7 +118,7 @@ def reading(seen: HostFacts, observed_at: str | None) -> Reading:
         for one, workload in seen.containers
         if workload is not None
     )
-    facts = parts(seen)
+    facts = parts(seen, observed_at)
     needed = needs(seen)
     return Reading(
         subject=ReportSubject(seen.node.subject.kind, seen.node.subject.name),
@@ -130,9 +131,10 @@ def reading(seen: HostFacts, observed_at: str | None) -> Reading:
     )
 
 
-def parts(seen: HostFacts) -> tuple[object, ...]:
-    """Return what the checks judge of a host itself."""
-    known = (seen.node, seen.gpus, seen.kernel_log, seen.node.topology)
+def parts(seen: HostFacts, now: str | None) -> tuple[object, ...]:
+    """Return what the checks judge of a host itself, as it is now."""
+    kernel_log = kernel_time.of_machine(seen, fields.moment(now))
+    known = (seen.node, seen.gpus, kernel_log, seen.node.topology)
     return tuple(part for part in known if part is not None and not isinstance(part, Unknown))
 
 
@@ -241,7 +243,7 @@ def needs(seen: HostFacts) -> list[Unknown]:
     missing = []
     if not facts.gpus:
         why = "the PCI bus shows none" if facts.pci_whole else "PCI devices were not read"
-        missing.append(Unknown("NVIDIA GPUs", why))
+        missing.append(Unknown(GPUS, why))
     if facts.hcas is None:
         missing.append(Unknown("RDMA devices", "/sys/class/infiniband was not read"))
     if facts.hcas and rdma.DEV in facts.refused:

@@ -206,9 +206,9 @@ def _seen_cuda(source: Input, found: PodSituation) -> SeenCuda | None:
     seen = source.host(found.pod.node)
     if seen is None:
         return None
-    from gpudoctor.readings import joined
+    from gpudoctor.readings import on_node  # imported late: few inputs have a host
 
-    return joined.seen_cuda(found, seen)
+    return on_node.seen_cuda(found, seen)
 
 
 def is_current(source: Input, entry: PodEntry) -> bool:

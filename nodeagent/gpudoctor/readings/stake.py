@@ -18,6 +18,7 @@ from gpudoctor.catalogue import Entry
 from gpudoctor.checking import Draft
 from gpudoctor.facts.node.model import UNLIMITED, PciDevice
 from gpudoctor.facts.pod_on_node import PodOnNode
+from gpudoctor.readings.host_facts import KERNEL_LOG
 from gpudoctor.report import Certainty, Evidence, Layer, Severity
 
 _GPU_LABEL = re.compile(r"^GPU(\d+)$")
@@ -28,6 +29,7 @@ _NIC_NEAR_GPU = ("gpu-without-near-nic", "gpu-nic-cross-numa", "nic-shared-by-gp
 _LIMITS = ("memlock-too-low", "shm-too-small")
 GUESSES_OF_MEMLOCK = ("missing-ipc-lock", "memlock-limit-nonroot")
 """What a pod's objects alone suggest, and its processes can refute."""
+_WHOSE = "Which devices the pod was given is not known."
 _USED_UP = "are in use"
 
 
@@ -110,11 +112,17 @@ class Stake:
         if entry.layer is Layer.NETWORK:
             if not pod.uses_rdma:
                 return None
-            return _at_most(draft, entry, Severity.WARNING) if self._is_unharmed() else draft
+            return self._of_network(draft, entry)
+        if draft.name.startswith(_BETWEEN_GPUS) and not pod.many_gpus:
+            return None
         return _at_most(draft, entry, Severity.INFO)
 
-    def _is_unharmed(self) -> bool:
-        return self._pod.is_well and not self._pod.rdma_suffers
+    def _of_network(self, draft: Draft, entry: Entry) -> Draft | None:
+        """What may be wrong with RDMA on the machine, by what NCCL shows of this pod's own."""
+        if self._pod.only_others_suffer:
+            return _at_most(draft, entry, Severity.INFO)  # it must not explain what others show
+        unharmed = self._pod.is_well and not self._pod.rdma_suffers
+        return _at_most(draft, entry, Severity.WARNING) if unharmed else draft
 
     def _of_device(self, draft: Draft, entry: Entry, device: str) -> Draft | None:
         address = self._address(device)
@@ -141,32 +149,38 @@ class Stake:
             return None
         if pod.gpus is None:
             # It may be the pod's GPU or another's: worth saying only where something is wrong.
-            return None if pod.is_well else _less_sure(draft)
+            return None if pod.is_well else _less_sure(draft, _WHOSE)
         if address not in pod.gpus:
             return None
+        if address in pod.undated and any(map(_is_kernels, draft.evidence)):
+            return self._undated(draft)
         if entry.layer is Layer.TOPOLOGY and not (pod.many_gpus or pod.uses_rdma):
             return _at_most(draft, entry, Severity.INFO)
         return draft
+
+    def _undated(self, draft: Draft) -> Draft | None:
+        """The kernel's word without a time: the pod's affair only if its own words agree."""
+        if self._pod.gpu_trouble is False:
+            return None
+        most = Certainty.LIKELY if self._pod.gpu_trouble else Certainty.POSSIBLE
+        return _less_sure(draft, "Whether that was while the pod was there is not known.", most)
 
     def _of_adapter(self, draft: Draft, entry: Entry, name: str) -> Draft | None:
         pod = self._pod
         if not pod.uses_rdma:
             return None
         if pod.adapters is None:
-            return None if pod.is_well else _less_sure(draft)
+            return None if pod.is_well else _less_sure(draft, _WHOSE)
         if name not in pod.adapters:
             return None
         if draft.name == "nic-port-down" and self._went_past(name):
             return None
-        return _at_most(draft, entry, Severity.WARNING) if self._is_unharmed() else draft
+        return self._of_network(draft, entry)
 
     def _went_past(self, name: str) -> bool:
         """Whether NCCL took TCP although other ports were up: then a port down is not why."""
-        log = self._pod.log
         others = [port for hca, port in self._pod.own_ports() if hca.name != name]
-        return (
-            log is not None and log.network == "Socket" and any(port.is_active for port in others)
-        )
+        return self._pod.over_tcp and any(port.is_active for port in others)
 
     def _of_path(self, draft: Draft, entry: Entry, device: str) -> Draft | None:
         """A bridge or switch: the pod's affair where its traffic passes and suffers."""
@@ -183,10 +197,13 @@ def _is_below(bridge: str, devices: Iterable[PciDevice]) -> bool:
     return any(bridge in device.bridges for device in devices)
 
 
-def _less_sure(draft: Draft) -> Draft:
-    certainty = min(draft.certainty, Certainty.POSSIBLE, key=lambda one: one.rank)
-    detail = f"{draft.detail} Which devices the pod was given is not known."
-    return msgspec.structs.replace(draft, certainty=certainty, detail=detail)
+def _is_kernels(evidence: Evidence) -> bool:
+    return evidence.object.startswith(f"{KERNEL_LOG}:")
+
+
+def _less_sure(draft: Draft, why: str, most: Certainty = Certainty.POSSIBLE) -> Draft:
+    certainty = min(draft.certainty, most, key=lambda one: one.rank)
+    return msgspec.structs.replace(draft, certainty=certainty, detail=f"{draft.detail} {why}")
 
 
 def _at_most(draft: Draft, entry: Entry, most: Severity) -> Draft | None:

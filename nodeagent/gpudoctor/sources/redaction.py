@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from gpudoctor.report import Report
 from gpudoctor.sources.bundle import Bundle, HostRecording
 from gpudoctor.sources.host import environment
 
@@ -89,10 +90,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text without what is private in it."""
-        text = _TOKENS.sub(GONE, text)
-        text = _BEARER.sub(rf"\1 {GONE}", text)
-        text = _ASSIGNED.sub(rf"\1\2{GONE}", text)
-        text = _IN_URL.sub(rf"\1{GONE}@", text)
+        text = without_secrets(text)
         text = _MAIL.sub(lambda m: f"user{self._number('mail', m[0])}@example.com", text)
         text = _HOME.sub(lambda m: f"{m[1]}user{self._number('user', m[2])}", text)
         text = _V6.sub(lambda m: self._v6(m[0]), text)
@@ -179,6 +177,33 @@ class Redactor:
                     variable = {**variable, "value": GONE}
             kept.append(self.value(variable))
         return kept
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without credentials; names and addresses stay."""
+    text = _TOKENS.sub(GONE, text)
+    text = _BEARER.sub(rf"\1 {GONE}", text)
+    text = _ASSIGNED.sub(rf"\1\2{GONE}", text)
+    return _IN_URL.sub(rf"\1{GONE}@", text)
+
+
+def publishable(report: Report) -> Report:
+    """Return a report as it may stand in the cluster: what it quotes holds no credentials.
+
+    Names and addresses stay: whoever may read a Diagnosis, a condition or an Event may read the
+    pod and the node that it is about.
+    """
+    return msgspec.convert(_each_text(msgspec.to_builtins(report)), Report)
+
+
+def _each_text(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, list | tuple):
+        return [_each_text(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _each_text(item) for key, item in value.items()}
+    return value
 
 
 def _is_telling(name: str) -> bool:

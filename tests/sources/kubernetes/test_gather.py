@@ -30,6 +30,7 @@ PLURALS = {
     "networkattachmentdefinitions": "network-attachment-definitions",
     "runtimeclasss": "runtimeclasses",
     "deviceclasss": "deviceclasses",
+    "diagnosiss": "diagnoses",
 }
 
 

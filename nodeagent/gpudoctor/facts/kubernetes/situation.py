@@ -308,11 +308,11 @@ def read_nccl(members: Iterable[Pod], logs: dict[str, str]) -> NcclLog | None:
     for key in telling:
         parser.open(f"log {key}")
         parser.feed(logs[key].encode("utf-8", "surrogateescape"))
-    return msgspec.structs.replace(parser.finish(), places=tuple(map(_place, pods)))
+    return msgspec.structs.replace(parser.finish(), places=tuple(map(place, pods)))
 
 
-def _place(pod: Pod) -> tuple[str, tuple[Subject, ...]]:
-    """What NCCL calls the pod's host, with the pod and its node."""
+def place(pod: Pod) -> tuple[str, tuple[Subject, ...]]:
+    """Return what NCCL calls the pod's host, with the pod and its node."""
     subjects = (pod.subject, *((Subject("Node", pod.node),) if pod.node else ()))
     name = (pod.node or "") if pod.host_network else (pod.hostname or pod.meta.name)
     return name.partition(".")[0], subjects

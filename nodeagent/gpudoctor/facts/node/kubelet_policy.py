@@ -13,6 +13,8 @@ import msgspec
 from gpudoctor.sources.host import Host, Missing, read
 
 PATH = "/var/lib/kubelet/config.yaml"
+_THROUGH_INIT = f"/proc/1/root{PATH}"
+"""The same file where the host's /proc is mounted and the rest of it is not, as for the agent."""
 _DEFAULT = "none"
 _NUMA_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
@@ -33,7 +35,10 @@ def read_policy(host: Host) -> KubeletPolicy | str:
     """Return the kubelet's policies, or why they are not known."""
     content = read(host, PATH)
     if isinstance(content, Missing):
-        return f"{PATH}: {content.why}"
+        why = f"{PATH}: {content.why}"
+        content = read(host, _THROUGH_INIT)
+        if isinstance(content, Missing):
+            return why
     document = _decode(content)
     if not isinstance(document, dict) or document.get("kind") != "KubeletConfiguration":
         return f"{PATH} is no KubeletConfiguration"

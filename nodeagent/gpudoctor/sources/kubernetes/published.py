@@ -28,6 +28,22 @@ def gather_labels(client: Client, node: str, namespace: str) -> Bundle:
     return Bundle(now=now, scope=Scope(denied=tuple(denied)), objects=tuple(objects))
 
 
+def gather_fleet(client: Client, namespace: str) -> Bundle:
+    """Read the Diagnoses of all nodes and their agents' Leases, in the agents' namespace.
+
+    ApiError where the Diagnoses cannot be read; without the Leases it is only known which of them
+    the controller has marked stale.
+    """
+    objects = list(client.list(kinds.DIAGNOSIS, namespace).objects)
+    denied: list[str] = []
+    try:
+        objects += client.list(kinds.LEASE, namespace, labels=names.AGENTS).objects
+    except ForbiddenError:
+        denied.append(permission("list", kinds.LEASE, namespace))
+    now = client.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Bundle(now=now, scope=Scope(denied=tuple(denied)), objects=tuple(objects))
+
+
 def _one(
     client: Client, kind: Kind, name: str, namespace: str, denied: list[str]
 ) -> list[msgspec.Raw]:
