@@ -39,7 +39,7 @@ from tests.cluster.installed import NAMESPACE, Installed, installed
 pytestmark = pytest.mark.cluster
 
 GPUS = ("ctl-a", "ctl-b", "ctl-c")
-TIMEOUT = 6.0
+TIMEOUT = 8.0
 PERIOD = 1.0
 FOREIGN = {"key": "example.com/dedicated", "value": "a", "effect": "NoSchedule"}
 LEADER: JSON = {
@@ -143,7 +143,7 @@ class TestSilence:
                 ),
             )
             assert silent["status"] == "Unknown"
-            assert f"Lease {NAMESPACE}/agent-ctl-a for 6 s" in silent["message"]
+            assert f"Lease {NAMESPACE}/agent-ctl-a for 8 s" in silent["message"]
             wait_for("stale mark", lambda: diagnosis_of(admin, node)["status"].get("stale"))
             assert keys_of(admin, "ctl-b") == agents["ctl-b"].desired().keys()
             dead.start()
@@ -365,7 +365,10 @@ class Process:
         self._process.send_signal(number)
 
     def metrics(self) -> str:
-        return requests.get(f"http://{LOOPBACK}:{self.port}/metrics", timeout=10).text
+        """The page, empty while nobody answers."""
+        with contextlib.suppress(requests.ConnectionError):
+            return requests.get(f"http://{LOOPBACK}:{self.port}/metrics", timeout=10).text
+        return ""
 
     def end(self) -> tuple[int, str]:
         """The exit status and what it said."""
@@ -393,7 +396,7 @@ def test_a_leader_that_stands_still_loses_the_lead_and_one_that_ends_gives_it(
         first = wait_for("leader", lambda: holder(admin))
         led, other = (one, two) if first == "one" else (two, one)
         wait_for("metric", lambda: "gpudoctor_controller_leader 1.0" in led.metrics())
-        assert "gpudoctor_controller_leader 0.0" in other.metrics()
+        wait_for("the other", lambda: "gpudoctor_controller_leader 0.0" in other.metrics())
         led.send(signal.SIGSTOP)
         wait_for("another leader", lambda: holder(admin) == other.name, 90)
         led.send(signal.SIGCONT)

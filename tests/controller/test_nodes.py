@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor.controller import nodes
@@ -58,12 +58,14 @@ def test_of_a_whole_node_what_the_pools_and_the_taint_need() -> None:
     assert kept == Rest("a", gpus=14, is_tainted=True, said="Healthy")
 
 
+@settings(deadline=None)
 @given(JSON_VALUES)
 def test_whatever_is_sent_something_is_kept(value: object) -> None:
     msgspec.json.decode(nodes.keep_keys(raw(value)), type=Keys)
     msgspec.json.decode(nodes.keep_rest(raw(value)), type=Rest)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_whatever_bytes_are_sent(garbage: bytes) -> None:
     assert nodes.keep_keys(msgspec.Raw(garbage))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor.controller.silence import LOOKS, Silence
@@ -67,6 +67,7 @@ def test_one_look_that_is_missed_costs_nothing() -> None:
     assert silence.is_silent(LEASE, now + 2 * silence.interval)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.1, 100), st.booleans()), min_size=1, max_size=80),
     st.floats(1, 600),

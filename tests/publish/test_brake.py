@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor.publish import brake
@@ -110,12 +110,14 @@ def test_a_person_takes_it_off_and_it_stays_off_for_as_long_as_it_would_have_hel
     assert one.judge(12, 602, CLOCK) is not None
 
 
+@settings(deadline=None)
 @given(st.none() | st.text(max_size=40))
 def test_whatever_stands_in_the_annotation_is_a_brake(text: str | None) -> None:
     parsed = brake.parse(text)
     assert (parsed is None) is (text is None)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor.publish import election, names
@@ -52,6 +52,7 @@ def test_anothers_lease_is_taken_only_after_it_stood_still_for_its_duration() ->
     assert one.may_write(129.0 + DURATION)
 
 
+@settings(deadline=None)
 @given(skew=st.timedeltas(timedelta(days=-900), timedelta(days=900)), wait=st.floats(0, 1e6))
 def test_the_clocks_of_candidates_do_not_matter(skew: timedelta, wait: float) -> None:
     theirs = (CLOCK + skew).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -124,6 +125,7 @@ def test_a_lease_as_anyone_may_have_written_it(lease: object, expected: Held) ->
     assert election.read(json.dumps(lease).encode()) == expected
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_what_is_no_lease_is_said_to_be_none(garbage: bytes) -> None:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
@@ -140,6 +142,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_never_do_two_lead_at_once(steps: list[tuple[str, float, str]]) -> None:
     """Whoever comes, late or early, and whether the server's answers are lost or not."""

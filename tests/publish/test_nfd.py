@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor.publish import nfd
@@ -56,6 +56,7 @@ def test_what_is_no_label_of_ours_is_never_written(key: str, value: str) -> None
         nfd.render({key: value}, NOW, LIFE)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.from_regex(r"\Agpudoctor\.io/[a-z-]{1,20}\Z"), st.text(max_size=70)))
 def test_a_file_has_exactly_the_labels_that_were_given(labels: dict[str, str]) -> None:
     try:
@@ -66,6 +67,7 @@ def test_a_file_has_exactly_the_labels_that_were_given(labels: dict[str, str]) -
     assert len(text) < 65536
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_whatever_stands_in_the_file_only_labels_of_ours_are_read(text: str) -> None:
     for key, value in nfd.parse(text, NOW).items():

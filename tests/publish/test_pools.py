@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor.publish import pools
@@ -55,6 +55,7 @@ def test_only_our_keys_are_declared() -> None:
     assert json.loads(write.body)["data"] == {"gpusPerNode": "8"}
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.builds(

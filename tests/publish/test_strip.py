@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor.publish import names, strip
@@ -16,6 +16,7 @@ KEYS = st.sampled_from(
 NOW = "2026-11-29T19:00:00Z"
 
 
+@settings(deadline=None)
 @given(st.frozensets(KEYS), st.frozensets(KEYS))
 def test_all_of_ours_and_nothing_else(labels: frozenset[str], notes: frozenset[str]) -> None:
     write = strip.keys("gpu-1", "7", labels, notes, names.CONTROLLER)

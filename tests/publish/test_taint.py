@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudoctor.publish import taint
@@ -38,6 +38,7 @@ def applied(write: Write | None, version: str, taints: list[dict[str, Any]]) -> 
     return found
 
 
+@settings(deadline=None)
 @given(LISTS)
 def test_put_and_lift_leave_the_others_as_they_are(taints: list[dict[str, Any]]) -> None:
     with_ours = applied(taint.put("gpu-1", "5", taints), "5", taints)
@@ -48,6 +49,7 @@ def test_put_and_lift_leave_the_others_as_they_are(taints: list[dict[str, Any]])
     assert applied(taint.lift("gpu-1", "6", with_ours), "6", with_ours) == others
 
 
+@settings(deadline=None)
 @given(LISTS)
 def test_a_list_that_changed_in_between_is_not_touched(taints: list[dict[str, Any]]) -> None:
     for write in (taint.put("gpu-1", "5", taints), taint.lift("gpu-1", "5", taints)):

@@ -154,7 +154,7 @@ class Term:
     def _has_listed(self) -> bool:
         """Whether the nodes are known; once they are, an old picture is better than none."""
         failing = self._picture.failing()
-        self._listed = self._listed or failing is None
+        self._listed = self._listed or failing is None or bool(self._picture.objects())
         if failing is None:
             self._complain("watch", "")
         elif failing[1] > _FAILING_S:
