@@ -62,9 +62,11 @@ class Group:
         return int((self._folders[1] / "cpuacct.usage").read_text()) / 1e9
 
     def remove(self) -> None:
+        """Remove it as soon as the last process in it has ended."""
         for folder in self._folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+            while (folder / "cgroup.procs").read_text():
+                time.sleep(0.1)
+            folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -129,6 +131,7 @@ def measure(minutes: float, period_s: float) -> None:
                 bound = 60 + 3 * period_s
                 served.wait("second round", lambda: served.renewals() >= 2, bound)
                 _figures(minutes, period_s, group, served, agent)
+                agent.stop()
 
 
 def _figures(

@@ -16,6 +16,10 @@ from gpudoctor_checks.nccl_log import CHECKS, draft, is_set, several
 from gpudoctor_checks.nccl_network import SOCKET, TCP_PLUGINS
 
 _LOST = "Without it each byte is copied through host memory: up to a third or a half of the rail"
+_ACROSS = {
+    "SYS": " (they sit on different NUMA nodes, or sockets)",
+    "PHB": " (the way leads through the CPU)",
+}
 _NEVER = (SOCKET, *TCP_PLUGINS)
 _FATAL = (
     "completion", "async", "modify-qp", "memory-registration", "duplicate-gpu", "version-mismatch",
@@ -127,7 +131,8 @@ def too_far(log: NcclLog) -> Iterator[Result]:
         log,
         "gdr-disabled-distance",
         f"GPU {worst.gpu} and adapter {worst.hca} of {several(hosts, 'host')} are {worst.distance}"
-        f" apart, the limit is {worst.limit}{_by_env(log)}. {_LOST} rate is lost.",
+        f" apart{_ACROSS.get(worst.distance, '')}, the limit is {worst.limit}{_by_env(log)}."
+        f" {_LOST} rate is lost.",
         _spread([fact.line for fact in facts], picture.without),
         hosts=hosts,
         values={"distance": worst.distance, "limit": worst.limit, "pairs": _pairs(facts)},
@@ -209,7 +214,7 @@ def unexplained(log: NcclLog) -> Iterator[Result]:
     nics = sorted({use.nic for use in picture.without if use.host in hosts})
     if with_gdr:
         others = several(with_gdr, "host")
-        said = f"{several(hosts, 'host')} works without GPUDirect RDMA, {others} with it"
+        said = f"GPUDirect RDMA is not used on {several(hosts, 'host')}, and is on {others}"
         why = "the host that prints the lines lacks it, not its peer"
     else:
         said = f"On {several(hosts, 'host')} some channels use GPUDirect RDMA and some do not"

@@ -14,6 +14,8 @@ _LINES_SHOWN = 6
 _HOSTS_NAMED = 4
 _RANKS_NAMED = 8
 _OFF = ("", "0")
+_NO_CAUSE = ("peer-closed", "ofi-provider", "net-forced", "ib-none", "cumem", "connect-retry")
+"""What ranks notice of others, and what is said of a start that succeeds."""
 
 
 def draft(
@@ -30,11 +32,12 @@ def draft(
 ) -> Draft:
     """Draft a finding about the log; the hosts concerned are related to it."""
     concerned = tuple(dict.fromkeys(hosts))
+    proof = list(lines)
     return finding(
         name,
         log.subject,
-        detail + _where(log, concerned),
-        *evidence(lines),
+        detail + _in_runs(log, proof) + _where(log, concerned),
+        *evidence(proof),
         values={"hosts": several(concerned, "host")} | (values or {}),
         certainty=certainty,
         severity=severity,
@@ -61,6 +64,31 @@ def _where(log: NcclLog, hosts: Iterable[str]) -> str:
         if host in known
     ]
     return f" {'; '.join(told[:_HOSTS_NAMED])}." if told else ""
+
+
+def _in_runs(log: NcclLog, lines: Iterable[Line]) -> str:
+    """Say in which run it happened, where the job began more than once."""
+    if log.runs < 2:
+        return ""
+    found = {
+        1
+        + max(
+            (
+                run
+                for run, start in log.run_starts
+                if start.source == line.source and start.number <= line.number
+            ),
+            default=0,
+        )
+        for line in lines
+    }
+    listed = " and ".join(str(run) for run in sorted(found)[:_HOSTS_NAMED])
+    return f" In run {listed} of {log.runs}." if found else ""
+
+
+def causes(log: NcclLog) -> list[Event]:
+    """What may have ended a rank, not counting what other ranks notice of it."""
+    return [event for event in log.events if event.kind not in _NO_CAUSE]
 
 
 def evidence(lines: Iterable[Line]) -> list[Evidence]:

@@ -166,7 +166,7 @@ def plugin_failed(log: NcclLog) -> Iterator[Result]:
         f"The network plugin gives up on {several(hosts_of(events), 'host')}: {reason}.",
         lines_of(events),
         hosts=hosts_of(events),
-        values={"plugin": "aws-ofi-nccl" if _is_ofi(log, events) else "network plugin"},
+        values={"plugin": "aws-ofi-nccl" if _is_ofi(log, events) else "The network plugin"},
     )
 
 
@@ -318,8 +318,9 @@ def adapters_differ(log: NcclLog) -> Iterator[Result]:
         yield draft(
             log,
             "nccl-adapters-missing",
-            f"{several([found.host for found in fewer], 'host')} uses {len(fewer[0].devices)}"
-            f" adapters where most hosts use {usual}: the ring is as slow as its slowest host.",
+            f"On {several([found.host for found in fewer], 'host')} NCCL uses"
+            f" {len(fewer[0].devices)} adapters where most hosts use {usual}: the ring is as slow"
+            " as its slowest host.",
             [*(found.line for found in fewer), _example(log, usual)],
             hosts=[found.host for found in fewer],
             certainty=Certainty.LIKELY,

@@ -496,7 +496,8 @@ def _no_device_lines(situation: PodSituation) -> tuple[Line, ...]:
 
 
 def _nccl_evidence(line: Line) -> Evidence:
-    return Evidence(line.source, f"line {line.number}", line.text)
+    """As the rules on the log itself show their lines."""
+    return Evidence(f"{line.source}:{line.number}", value=line.text)
 
 
 @CHECKS.check(PodSituation)

@@ -187,7 +187,7 @@ class SmallCluster:
         labels.update(applied)
         if own is not None:
             managed.remove(own)
-        fields = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in applied}}}
+        fields: Object = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in applied}}}
         managed.append({"manager": manager, "operation": "Apply", "fieldsV1": fields})
         return None
 

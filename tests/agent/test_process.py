@@ -123,6 +123,10 @@ def test_after_an_outage_all_is_there_within_two_rounds(
         assert "takes writes again" in agent.said() or "cannot be read" in agent.said()
 
 
+def wait_for_requests(cluster: SmallCluster, count: int) -> None:
+    cluster.wait("requests", lambda: len(cluster.requests) >= count)
+
+
 def test_killed_at_any_moment_it_leaves_nothing_stale(
     cluster: SmallCluster, root: Path, kubeconfig: Path, tmp_path: Path
 ) -> None:
@@ -135,8 +139,7 @@ def test_killed_at_any_moment_it_leaves_nothing_stale(
     for life in range(9):
         asked = len(cluster.requests)
         with running.running(words, tmp_path / "log") as agent:
-            wanted = asked + 1 + life
-            cluster.wait("requests", lambda wanted=wanted: len(cluster.requests) >= wanted)
+            wait_for_requests(cluster, asked + 1 + life)
             agent.kill()
         if cluster.renewals() > renewed:
             # It vouches for its node: then what it found of an earlier life is no longer there.

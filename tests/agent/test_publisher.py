@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from gpudoctor.agent import node_object
 from gpudoctor.agent.clock import ServerClock
+from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.outbox import Outbox
 from gpudoctor.agent.publisher import Pod, Publisher
 from gpudoctor.publish.brake import Braked
@@ -69,7 +71,7 @@ def of_pod(*roots: str, verdict: Verdict = Verdict.HEALTHY) -> Report:
 class Life:
     """An agent's publisher from its start on, beside a cluster that may outlive it."""
 
-    def __init__(self, cluster: SmallCluster) -> None:
+    def __init__(self, cluster: SmallCluster, features: Path | None = None) -> None:
         self.cluster = cluster
         self.brake: Braked | None = None
         self.asked_for_brake = 0
@@ -78,7 +80,10 @@ class Life:
         self.outbox = Outbox(
             self._send, most_delay_s=1, said=self.said.append, clock=lambda: self.time
         )
-        self.publisher = Publisher(NODE, "gpudoctor", 60, self.outbox, ServerClock(), self._braked)
+        file = FeatureFile(features, 60, self.said.append) if features else None
+        self.publisher = Publisher(
+            NODE, "gpudoctor", 60, self.outbox, ServerClock(), self._braked, file
+        )
         self._number = 0
 
     def see(self, *reports: Report, pods: tuple[Pod, ...] = (TRAINER,)) -> list[str]:
@@ -340,3 +345,37 @@ def test_a_diagnosis_that_was_deleted_is_made_anew_with_the_next_change(life: Li
     found = life.cluster.diagnosis(f"node-{NODE}")
     assert found is not None
     assert found["root"] == "gpu-lost"
+
+
+def test_with_nfd_the_labels_are_in_its_file_and_the_node_is_not_written(
+    cluster: SmallCluster, tmp_path: Path
+) -> None:
+    life = Life(cluster, tmp_path)
+    file = tmp_path / "gpudoctor"
+    life.see(report())
+    assert "gpudoctor.io/" not in file.read_text()
+    life.see(report())
+    assert "gpudoctor.io/driver=580126009\ngpudoctor.io/verdict=healthy\n" in file.read_text()
+    assert "# +expiry-time=" in file.read_text()
+    life.see(report(unknown="the file is old", labels={}))
+    assert "gpudoctor.io/" not in file.read_text()
+    life.see(report(), report())
+    assert not [write for write in cluster.writes if "/nodes/" in write]
+    assert cluster.diagnosis(f"node-{NODE}") is not None
+    assert [entry.name for entry in tmp_path.iterdir()] == ["gpudoctor"]
+
+
+def test_with_nfd_the_next_agent_takes_the_labels_over(
+    cluster: SmallCluster, tmp_path: Path
+) -> None:
+    Life(cluster, tmp_path).see(report(), report())
+    Life(cluster, tmp_path).see(report())
+    assert "gpudoctor.io/driver=580126009\n" in (tmp_path / "gpudoctor").read_text()
+
+
+def test_a_folder_of_nfd_that_cannot_be_written_is_said_once(
+    cluster: SmallCluster, tmp_path: Path
+) -> None:
+    life = Life(cluster, tmp_path / "absent")
+    life.see(*[report()] * 5)
+    assert len([line for line in life.said if "cannot be written" in line]) == 1

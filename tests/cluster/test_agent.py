@@ -90,11 +90,14 @@ def reasons(admin: Admin) -> set[str]:
     return {event["reason"] for event in events if event["involvedObject"]["name"] == NODE}
 
 
+def renewal_after(admin: Admin, before: str | None) -> None:
+    wait_for("renewal", lambda: renewed(admin) not in (before, None))
+
+
 def rounds(admin: Admin, count: int) -> None:
     """Wait for so many renewals of the agent's Lease."""
     for _ in range(count):
-        before = renewed(admin)
-        wait_for("renewal", lambda before=before: renewed(admin) not in (before, None))
+        renewal_after(admin, renewed(admin))
 
 
 def versions(admin: Admin, pod: str) -> list[str]:
@@ -171,7 +174,7 @@ def test_killed_again_and_again_it_leaves_nothing_stale(
         before = renewed(admin)
         with running.running(words, tmp_path / "log") as one:
             if life % 2:
-                wait_for("renewal", lambda before=before: renewed(admin) != before)
+                renewal_after(admin, before)
             else:
                 wait_for("start", one.port)
             one.kill()

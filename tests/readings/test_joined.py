@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gpudoctor import readings
-from gpudoctor.readings import joined, kubernetes
-from gpudoctor.report import Report, Severity, Verdict
-from gpudoctor.sources.bundle import Bundle
+from gpudoctor.readings import host, host_facts, joined, kubernetes
+from gpudoctor.readings.host_facts import Services
+from gpudoctor.report import Report, Severity, Subject, Verdict
+from gpudoctor.sources.bundle import Bundle, HostRecording
+from gpudoctor.sources.host.live import LiveHost
+from gpudoctor.sources.host.recorder import Recorder
 from tests import cases_joined
 from tests.machines import on_disk
 
@@ -63,6 +67,32 @@ def test_without_the_node_object_the_host_is_judged_alone() -> None:
     assert "Node/gpu-1" in {gap.what for gap in report.unknown}
 
 
+def test_a_node_without_gpus_needs_none() -> None:
+    plain = case("04") | {"logs": {}}
+    plain["objects"] = [obj for obj in plain["objects"] if obj["kind"] == "Node"]
+    (node,) = plain["objects"]
+    tree = cases_joined.bundle(plain).hosts["gpu-1"].tree
+    gone = re.compile(r"nvidia|/proc/4242|cmd:nvml|^/dev$|:[1-9a-c]3:00.0")
+    kept = {path: entry for path, entry in tree.items() if not gone.search(path)}
+    devices = [name for name in kept["/sys/bus/pci/devices"]["dir"] if not name.endswith("3:00.0")]
+    kept["/sys/bus/pci/devices"] = {"dir": devices}
+    bundle = Bundle(
+        objects=cases_joined.bundle(plain).objects,
+        hosts={"gpu-1": HostRecording(tree=kept)},
+    )
+
+    def verdict(recorded: Bundle) -> Verdict:
+        reading = kubernetes.read_node(kubernetes.Input(recorded), "gpu-1")
+        return readings.judge(reading, cases_joined.checks()).verdict
+
+    assert verdict(bundle) is not Verdict.HEALTHY, "its Node object offers eight"
+    for amounts in (node["status"]["capacity"], node["status"]["allocatable"]):
+        del amounts["nvidia.com/gpu"]
+    node["metadata"]["labels"] = {}
+    plain_objects = cases_joined.bundle(plain).objects
+    assert verdict(msgspec.structs.replace(bundle, objects=plain_objects)) is Verdict.HEALTHY
+
+
 def flat(tree: dict[str, Any]) -> dict[str, Any]:
     """What of a tree can be laid on a disk: files and links."""
     return {
@@ -82,7 +112,11 @@ def test_the_agents_round_reads_its_machine_live(tmp_path: Path) -> None:
         (tmp_path / "proc/4242/root/dev" / name).touch()
     (tmp_path / "proc/4242/root/dev/infiniband/uverbs0").touch()
     objects = Bundle(objects=recorded.objects, logs=recorded.logs, scope=recorded.scope)
-    reading = joined.read_node_here(objects, "gpu-1", str(tmp_path))
+    with LiveHost(str(tmp_path), programs=host.PROGRAMS) as live:
+        seen = host_facts.read(
+            Recorder(live), Subject("Node", "gpu-1"), services=Services(str(tmp_path))
+        )
+    reading = joined.read_node(kubernetes.Input(objects, {"gpu-1": seen}), "gpu-1")
     report = readings.judge(reading, cases_joined.checks())
     assert report.subject.name == "gpu-1"
     (pod,) = [child for child in report.children if child.subject.name == "w-0"]

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from gpudoctor import readings, registry
-from gpudoctor.readings import host
-from gpudoctor.report import Report
+from gpudoctor.readings import host, host_facts, kubernetes
+from gpudoctor.report import Report, Subject
+from gpudoctor.sources.host.live import LiveHost
+from gpudoctor.sources.host.recorder import Recorder
+from tests import cases_joined
 from tests.real_container import Podman
 
 CHECKS = registry.load()
@@ -135,6 +138,40 @@ def eventually(ask: Callable[[], dict[str, str] | None]) -> dict[str, str] | Non
     while not (found := ask()) and time.monotonic() < deadline:
         pass
     return found
+
+
+def pod_on_this_machine(podman: Podman, *options: str) -> Report:
+    """The report on a pod that crash-loops, one container of which runs here with these options."""
+    case = cases_joined.load("01-memlock-seen-in-the-process")
+    uid = case["objects"][0]["metadata"]["uid"]
+    objects = cases_joined.bundle(case | {"hosts": {}})
+    with (
+        podman.container(f"--cgroup-parent=/kubepods/pod{uid}", *options),
+        LiveHost() as live,
+    ):
+        seen = host_facts.read(Recorder(live), Subject("Node", "gpu-1"))
+    source = kubernetes.Input(objects, {"gpu-1": seen})
+    return readings.judge(kubernetes.read_pod_named(source, "w-0", "train"), CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("options", "root"),
+    [
+        (("--ulimit=memlock=65536:65536", "--cap-drop=all"), "missing-ipc-lock"),
+        (("--ulimit=memlock=65536:65536", "--cap-add=IPC_LOCK"), "rdma-registration-enomem"),
+    ],
+    ids=["a low limit", "the capability"],
+)
+def test_a_pod_is_judged_with_its_real_process(
+    podman: Podman, options: tuple[str, ...], root: str
+) -> None:
+    """What the pod's objects suggest is proved, or refuted, by the process as the kernel has it."""
+    report = pod_on_this_machine(podman, GPU, VERBS, "--shm-size=256m", *options)
+    # Where the tests run there may be no adapter for the device node.
+    assert set(report.roots) - {"rdma-device-absent"} == {root}
+    names = {finding.name for finding in report.findings}
+    assert ("memlock-too-low" in names) is (root == "missing-ipc-lock")
+    assert len(report.facts["on_node"]["containers"]) == 1
 
 
 class TestInside:

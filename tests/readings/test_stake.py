@@ -56,6 +56,14 @@ class TestWhichGpus:
     def test_unknown_ones_are_at_most_possible(self) -> None:
         assert certainty(cases_joined.ask(self.hidden()), "gpu-lost") == ["possible"]
 
+    def test_that_they_are_unknown_is_said(self) -> None:
+        case = self.hidden()
+        tree(case)["/proc/4242/environ"] = tree(case)["cmd:dmesg"] = DENIED
+        unknown = {gap.what for gap in cases_joined.ask(case).unknown}
+        assert {"GPUs of the pod", "kernel log"} <= unknown
+        assert "environment and files of the pod's processes" in unknown
+        assert cases_joined.ask(numbered("03")).unknown == ()
+
     def test_unknown_ones_are_nothing_to_a_pod_that_is_well(self) -> None:
         case = self.hidden() | {"objects": numbered("04", near=True)["objects"]}
         assert "gpu-lost" not in loud(cases_joined.ask(case))

@@ -62,8 +62,8 @@ class Publisher:
         self._period_s = period_s
         self._outbox = outbox
         self._clock = clock
-        self._declared = Declared(node, braked)
         self._features = features
+        self._declared = Declared(node, braked)
         self._labels: dict[str, Track] | None = None
         self._contested: dict[str, int] = {}
         self._settled: dict[Target, Settled] = {}

@@ -5,8 +5,6 @@ The chart and its policies repeat some of them, and a test compares the two.
 
 from __future__ import annotations
 
-import hashlib
-
 from gpudoctor import PREFIX
 
 GROUP = PREFIX
@@ -73,5 +71,7 @@ def bounded(name: str) -> str:
     """Return the name, or, if no object may have one so long, its start and a hash of it all."""
     if len(name) <= _LONGEST_NAME:
         return name
+    import hashlib  # imported late: hardly any name is so long
+
     end = hashlib.sha256(name.encode()).hexdigest()[:10]
     return f"{name[: _LONGEST_NAME - len(end) - 1].rstrip('.-')}-{end}"

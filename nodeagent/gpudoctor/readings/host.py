@@ -27,7 +27,7 @@ from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
 
 LOCAL = "local"
-MEMLOCK = "memlock limit"
+GPUS, MEMLOCK = "NVIDIA GPUs", "memlock limit"
 _SHOWN = 5
 _OF_A_PROCESS = re.compile(r"^/proc/(?!1/)[0-9]+/")
 PROGRAMS = ("nvidia-smi topo -m", KERNEL_LOG)
@@ -243,7 +243,7 @@ def needs(seen: HostFacts) -> list[Unknown]:
     missing = []
     if not facts.gpus:
         why = "the PCI bus shows none" if facts.pci_whole else "PCI devices were not read"
-        missing.append(Unknown("NVIDIA GPUs", why))
+        missing.append(Unknown(GPUS, why))
     if facts.hcas is None:
         missing.append(Unknown("RDMA devices", "/sys/class/infiniband was not read"))
     if facts.hcas and rdma.DEV in facts.refused:

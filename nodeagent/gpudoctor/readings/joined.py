@@ -5,14 +5,13 @@ what is really there: only together do they tell why. Wherever the input has the
 node (`hosts` of a bundle, or the machine that we run on), the pod is judged with it; what of the
 machine is the pod's affair is for `stake` to say.
 
-For the agent's round, which has its node's objects and the live machine:
+For the agent's round, which has its node's objects and has looked at the machine itself:
 
-    read_node_here(objects: Bundle, node: str, host_root: str | None = None) -> Reading
+    read_node(Input(objects, {node: seen}), node) -> Reading
 
 returns the node's reading, its Node object and its host in one, with the GPU pods on it, each read
 together with the host, as `children`; `readings.judge` makes the report of it. It raises nothing
 for what is missing: without the Node object the host alone is judged, with that as an unknown.
-`read_node(source, name)` does the same for what an `Input` holds.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import msgspec
 
 from gpudoctor.facts import gpu_counts
 from gpudoctor.facts.gpu_counts import GpuCounts
-from gpudoctor.facts.kubernetes import health
+from gpudoctor.facts.kubernetes import health, resources
 from gpudoctor.facts.kubernetes.health import PodHealth
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.nccl.model import NcclLog
@@ -44,7 +43,6 @@ from gpudoctor.readings.host_facts import HostFacts, Services
 from gpudoctor.readings.kubernetes import Input
 from gpudoctor.readings.stake import Stake
 from gpudoctor.report import ReportSubject, Subject, Unknown
-from gpudoctor.sources.bundle import Bundle
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
 
@@ -56,14 +54,6 @@ _GPU_TROUBLE = frozenset(
 )  # fmt: skip
 
 
-def read_node_here(objects: Bundle, node: str, host_root: str | None = None) -> Reading:
-    """Read this machine as the node of that name, with its objects and the GPU pods on it."""
-    source = Input(objects)
-    with _here(host_root) as live:
-        source.saw(node, _look(live, node, host_root))
-    return read_node(source, node)
-
-
 def look_around(source: Input, host_root: str | None = None) -> None:
     """Look at the machine that we run on, if a Node object of the input is its own.
 
@@ -73,19 +63,13 @@ def look_around(source: Input, host_root: str | None = None) -> None:
     nodes = [node for node in source.cluster.nodes.values() if node.boot_id]
     if not nodes:
         return
-    with _here(host_root) as live:
+    services = Services(host_root or "")
+    with LiveHost(host_root, programs=host.PROGRAMS) as live:
         for node in nodes:
             if host.is_node(live, node.boot_id):
-                source.saw(node.name, _look(live, node.name, host_root))
-
-
-def _here(host_root: str | None) -> LiveHost:
-    return LiveHost(host_root, programs=host.PROGRAMS)
-
-
-def _look(live: LiveHost, node: str, host_root: str | None) -> HostFacts:
-    services = Services(host_root or "")
-    return host_facts.read(Recorder(live), Subject("Node", node), services=services)
+                subject = Subject("Node", node.name)
+                seen = host_facts.read(Recorder(live), subject, services=services)
+                source.saw(node.name, seen)
 
 
 # -- a node ------------------------------------------------------------------------------------
@@ -101,7 +85,7 @@ def read_node(source: Input, name: str) -> Reading:
     machine = on_node.machine(seen)
     bare = host.reading(msgspec.structs.replace(seen, node=machine), source.observed_at)
     own = _node_object(source, name)
-    needed = tuple(needed for needed in host.needs(seen) if needed.what != host.MEMLOCK)
+    needed = tuple(_needed(source, name, seen))
     children = [kubernetes.read_pod(source, entry) for entry in asking]
     children += [
         host.container(one, workload, source.observed_at)
@@ -116,6 +100,16 @@ def read_node(source: Input, name: str) -> Reading:
         unknown=(*own.unknown, *needed, *host.aside(seen)),
         needed_unknown=own.needed_unknown or bool(needed),
     )
+
+
+def _needed(source: Input, name: str, seen: HostFacts) -> Iterator[Unknown]:
+    """What a verdict on the node needs: GPUs only where there is a sign of any."""
+    node = source.cluster.nodes.get(name)
+    offers = node is not None and any(map(resources.is_gpu, node.capacity))
+    for needed in host.needs(seen):
+        none_there = needed.what == host.GPUS and seen.node.pci_whole and not offers
+        if needed.what != host.MEMLOCK and not none_there:
+            yield needed
 
 
 def _counts(source: Input, name: str, seen: HostFacts) -> Iterator[GpuCounts]:
@@ -177,6 +171,7 @@ def with_host(
         concern=stake.concern,
         kept=stake.kept,
         published=reading.published | on_node.published(seen, pod),
+        unknown=(*reading.unknown, *on_node.unread(seen, pod)),
     )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from gpudoctor.errors import InputError
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.nccl.parser import Parser
 from gpudoctor.readings import Format, Reading
@@ -37,8 +38,13 @@ def read_all(texts: Iterable[TextInput]) -> Reading:
 def follow(text: TextInput, wait: Callable[[], bool]) -> Iterator[Reading]:
     """Yield what a growing log says each time that it has grown.
 
-    `wait` is called where there is no more to read for now; False ends it.
+    `wait` is called where there is no more to read for now; False ends it. A file that was
+    rotated or cut is read on from the start of what has its name then.
     """
+    if text.is_compressed:
+        raise InputError(
+            f"{text.name}: compressed, so it does not grow line by line; leave out --follow"
+        )
     parser = Parser()
     parser.open(text.name)
     fresh = False
@@ -52,9 +58,20 @@ def follow(text: TextInput, wait: Callable[[], bool]) -> Iterator[Reading]:
         if fresh:
             fresh = False
             yield reading(parser.so_far())
-        if not chunk and not wait():
+        if not chunk and not _renewed(text, parser) and not wait():
             break
     yield reading(parser.finish())
+
+
+def _renewed(text: TextInput, parser: Parser) -> bool:
+    """Whether the file was replaced; what was written to the old one last is read first."""
+    if not text.is_replaced():
+        return False
+    for chunk in chunks(text):
+        parser.feed(chunk)
+    text.renew()
+    parser.open(text.name)
+    return True
 
 
 def chunks(text: TextInput) -> Iterator[bytes]:
@@ -77,6 +94,8 @@ def reading(log: NcclLog) -> Reading:
 
 def _unknown(log: NcclLog) -> tuple[Unknown, ...]:
     what = "transport between ranks"
+    if log.ras_processes or log.ras_lags:
+        return ()
     if not log.hosts:
         return (Unknown(what, "no line of NCCL in it; run with NCCL_DEBUG=INFO"),)
     if log.channels_seen or log.ranks == 1:

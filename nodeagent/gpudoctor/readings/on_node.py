@@ -24,7 +24,7 @@ from gpudoctor.facts.node.model import Hca, NodeFacts, WorkloadFacts
 from gpudoctor.facts.pod_on_node import PodOnNode
 from gpudoctor.readings.host import process_facts
 from gpudoctor.readings.host_facts import HostFacts
-from gpudoctor.report import Evidence
+from gpudoctor.report import Evidence, Unknown
 from gpudoctor_checks.network import selected
 
 _MODULE = "/proc/driver/nvidia/version"
@@ -150,6 +150,26 @@ def seen_cuda(found: PodSituation, seen: HostFacts) -> SeenCuda:
             image, evidence=msgspec.structs.replace(image.evidence, object=place)
         )
     return SeenCuda(offer=offer, driver=evidence, image=image)
+
+
+def unread(seen: HostFacts, pod: PodOnNode) -> Iterator[Unknown]:
+    """Yield what of the machine would tell more about a pod with GPUs, and could not be read."""
+    if not pod.uses_gpus:
+        return
+    if pod.gpus is None:
+        why = "neither the kubelet's list, the pod's status nor its device nodes tell"
+        yield Unknown("GPUs of the pod", why)
+    hidden = [
+        container.pid
+        for container, workload in containers_of(pod.situation, seen)
+        if workload is None or workload.process is None or workload.process.environment is None
+    ]
+    if hidden:
+        why = f"/proc/{hidden[0]}/environ and root need CAP_SYS_PTRACE"
+        yield Unknown("environment and files of the pod's processes", why)
+    for part in (seen.gpus, seen.kernel_log, seen.given_out):
+        if isinstance(part, Unknown):
+            yield part
 
 
 def published(seen: HostFacts, pod: PodOnNode) -> dict[str, Any]:

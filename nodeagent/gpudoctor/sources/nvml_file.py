@@ -7,7 +7,6 @@ containers of a machine share and nobody sets.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from gpudoctor.report import Unknown
+from gpudoctor.sources import whole_file
 from gpudoctor.sources.child import Answer
 
 WHAT = "GPUs (NVML)"
@@ -41,14 +41,11 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write(folder: Path, answer: Answer | str, period_s: float) -> None:
-    """Write NVML's answer, or the reason why it was not asked; OSError where that is not possible.
-
-    Readers see the old file or the new one, never a half.
-    """
+    """Write NVML's answer, or the reason why it was not asked; OSError where that cannot be."""
     told, why = (answer, "") if isinstance(answer, Answer) else (Answer("", True), answer)
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     head = _Head(boot=_boot(), at=now, period=period_s, in_time=told.in_time, why=why)
-    _replace(folder / _NVML, msgspec.json.encode(head) + b"\n" + told.text.encode())
+    whole_file.write(folder / _NVML, msgspec.json.encode(head) + b"\n" + told.text.encode())
 
 
 def read(folder: Path) -> Answer | Unknown:
@@ -94,20 +91,3 @@ def _content(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(0, "not a regular file")
         return stream.read(_MOST)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Put a file in place as a whole; others may read it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with contextlib.suppress(FileNotFoundError):
-        beside.unlink()
-    descriptor = os.open(beside, flags, 0o644)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            os.fchmod(descriptor, 0o644)
-            stream.write(content)
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise

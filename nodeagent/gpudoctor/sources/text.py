@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import os
 import sys
 import zlib
 from functools import cached_property
@@ -85,6 +86,7 @@ class TextInput:
 
     def __init__(self, name: str, stream: io.RawIOBase) -> None:
         self.name = "standard input" if name == STDIN else name
+        self._path = None if name == STDIN else Path(name)
         self._plain: io.BufferedReader[Any] = io.BufferedReader(stream, HEAD_BYTES)
         try:
             self._packed = _unpacked(self._plain)
@@ -94,6 +96,11 @@ class TextInput:
         self._stream: io.BufferedReader[Any] = (
             self._plain if self._packed is None else io.BufferedReader(self._packed, HEAD_BYTES)
         )
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether what is read was unpacked from gzip or zstd."""
+        return self._packed is not None
 
     @cached_property
     def head(self) -> bytes:
@@ -144,6 +151,26 @@ class TextInput:
             return self._stream.read1(size)
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
+
+    def is_replaced(self) -> bool:
+        """Tell whether its path leads to another file now, or the file was cut below what was
+        read: a log that was rotated. False while there is none, and for what is no file.
+        """
+        if self._path is None:
+            return False
+        try:
+            now, mine = self._path.stat(), os.fstat(self._plain.fileno())
+            is_same = (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino)
+            return not is_same or now.st_size < self._plain.tell()
+        except OSError:
+            return False
+
+    def renew(self) -> None:
+        """Read the file that its path leads to now, from its start; InputError if it is gone."""
+        successor = open_input(str(self._path))
+        self.close()
+        self._plain, self._packed = successor._plain, successor._packed
+        self._stream = successor._stream
 
     def text(self) -> str:
         """Read the whole input as text; what is not UTF-8, or what its mark says, is U+FFFD."""

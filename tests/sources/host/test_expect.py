@@ -39,9 +39,12 @@ def test_expected_files_are_answered_as_they_would_be_alone(root: Path, count: i
 def test_they_cost_one_request(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     ask = LiveHost._ask
-    monkeypatch.setattr(
-        LiveHost, "_ask", lambda self, *words: asked.append(words) or ask(self, *words)
-    )
+
+    def noted(self: LiveHost, *words: Any) -> Any:
+        asked.append(words)
+        return ask(self, *words)
+
+    monkeypatch.setattr(LiveHost, "_ask", noted)
     with LiveHost(str(root)) as live:
         live.expect(paths(100))
         assert all(isinstance(live.read_bytes(path), bytes) for path in paths(100))

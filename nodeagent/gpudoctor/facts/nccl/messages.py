@@ -40,6 +40,8 @@ _INIT_TIMINGS = re.compile(
 _BARE_VERSION = re.compile(rb"(?:^|[^\w])NCCL version (\d+\.\d+[\w.]*)")
 _VERSION = re.compile(rb"NCCL version (\d+\.\d+[\w.]*)")
 
+_ADDRESS = re.compile(rb"Using [^ :]+:([0-9A-Fa-f.:]+)<")
+
 _TEXT_LIMIT = 400
 _EVENTS_LIMIT = 1 << 14
 _PER_PLACE_LIMIT = 1 << 12
@@ -60,6 +62,12 @@ class Book:
         self.hca_gdr: dict[tuple[str, str, str], HcaGdr] = {}
         self.distances: dict[tuple[str, str, str], tuple[GdrDistance, Process]] = {}
         self.events: dict[tuple[str, ...], Occurrence] = {}
+        self.addresses: dict[str, str] = {}
+        """Address of the control connections -> host."""
+        self.run_starts: dict[tuple[str, int], Line] = {}
+        """Source and number of a run after the first -> where it begins."""
+        self._members: dict[tuple[str, int, int], Process] = {}
+        """Host, rank and size of a communicator -> who began it last."""
         self.deduplicated = False
         self.starts_seen = False
         self.lines_before = 0
@@ -86,10 +94,9 @@ class Book:
         source, number, text = self._place
         return Line(source, number, text[:_TEXT_LIMIT].decode("utf-8", "replace"))
 
-    def add(self, process: Process) -> Process:
+    def add(self, process: Process) -> None:
         """Take up a process that was heard for the first time."""
         self.processes.append(process)
-        return process
 
     def read(self, process: Process, record: Record) -> bool:
         """Read one record. True means that the process began anew: give it again, to a new one."""
@@ -129,6 +136,9 @@ class Book:
             if process.bootstrapped and process.pointers:
                 return True
             process.bootstrapped = True
+            address = _ADDRESS.search(record.text)
+            if address is not None and len(self.addresses) < _EVENTS_LIMIT:
+                self.addresses.setdefault(address[1].decode(), process.host)
         else:
             self._symptom(process, record)
         return False
@@ -184,9 +194,14 @@ class Book:
         return False
 
     def _channel(self, process: Process, record: Record) -> bool:
-        match = _CHANNEL.match(record.text)
+        self.channel(process, record.text)
+        return False
+
+    def channel(self, process: Process, text: bytes) -> None:
+        """Read the text of a channel line."""
+        match = _CHANNEL.match(text)
         if match is None:
-            return False
+            return
         source, target = int(match[1][:9]), int(match[2][:9])
         direction = (match[3] or b"").decode()
         via = match[4]
@@ -202,7 +217,6 @@ class Book:
                 process.use_net(network, int(net[2][:9]), direction, gdr, self.line)
             name = f"NET/{network}" + ("/GDRDMA" if gdr else "")
         process.connect(own, peer, self.transports.code(name))
-        return False
 
     def _comm(self, process: Process, record: Record) -> bool:
         if not self._comm_line(process, record.text):
@@ -240,6 +254,7 @@ class Book:
         if begins:
             self.starts_seen = True
             process.join(nranks)
+            self._begin_run(process, rank, nranks)
         elif rest.endswith(b"Init COMPLETE"):
             comm.completed.add(rank)
             self.starts_seen = True
@@ -251,6 +266,19 @@ class Book:
             comm.wait(rank, *process.waited)
             process.waited = None
         return True
+
+    def _begin_run(self, process: Process, rank: int, nranks: int) -> None:
+        """A process takes the place of one that failed: the job was started again."""
+        key = (process.host, rank, nranks)
+        before = self._members.get(key)
+        if before is not process:
+            self._members[key] = process
+            if before is not None and before.failed is not None:
+                process.run = max(process.run, before.run + 1)
+        if process.run:
+            source = (self._place[0], process.run)
+            if source not in self.run_starts:
+                self.run_starts[source] = self.line()
 
     def _communicator(
         self, process: Process, pointer: bytes, rest: bytes, begins: bool, nranks: int
@@ -322,6 +350,7 @@ class Book:
         key: tuple[str, ...] = (
             kind,
             process.host,
+            str(process.run),
             *(values.get(name, "") for name in symptom.splits),
         )
         if kind == "async":

@@ -150,6 +150,44 @@ class WorkStatus(msgspec.Struct, frozen=True):
     line: Line
 
 
+class Rail(msgspec.Struct, frozen=True):
+    """Which adapters one rank uses: `local` counts the ranks of its host, `nics` are indices in
+    that host's list. Of the last run only.
+    """
+
+    host: str
+    local: int
+    rank: int
+    nics: tuple[int, ...]
+    line: Line
+
+
+class RasProcess(msgspec.Struct, frozen=True):
+    """A process that `ncclras` got no answer from; `is_dead` after 60 seconds of trying."""
+
+    node: str
+    pid: int
+    gpu: str
+    is_dead: bool
+    line: Line
+
+
+class RasLag(msgspec.Struct, frozen=True):
+    """A rank that `ncclras` found behind the others of its communicator.
+
+    `operation` is the last it launched, `most` that of most ranks. `is_stuck`: a later report
+    found it at the same operation; a single report catches healthy ranks between two.
+    """
+
+    communicator: str
+    rank: int
+    node: str
+    operation: int
+    most: int
+    is_stuck: bool
+    line: Line
+
+
 class TransportRow(msgspec.Struct, frozen=True):
     """One row of the rank grid: `codes[i]` indexes `NcclLog.transports` for peer i, 0 unknown."""
 
@@ -195,12 +233,21 @@ class NcclLog(msgspec.Struct, frozen=True, kw_only=True):
     chosen: tuple[tuple[str, str, Line], ...] = ()
     """Host, network and line of each distinct `Using network`."""
     net: tuple[NetUse, ...] = ()
+    rails: tuple[Rail, ...] = ()
     hca_gdr: tuple[HcaGdr, ...] = ()
     distances: tuple[GdrDistance, ...] = ()
     events: tuple[Event, ...] = ()
     failed: tuple[tuple[str, Line], ...] = ()
     """Host and first line of each process in which NCCL returned an error (`file.cc:1 -> N`)."""
     work: tuple[WorkStatus, ...] = ()
+    gave_up_first: tuple[int, Line] | None = None
+    """The rank that made the others dump their flight recorders, as they name it."""
+    ras_processes: tuple[RasProcess, ...] = ()
+    ras_lags: tuple[RasLag, ...] = ()
+    run_starts: tuple[tuple[int, Line], ...] = ()
+    """Where each further run begins in each source; the first is run 1."""
+    addresses: tuple[tuple[str, str], ...] = ()
+    """Address of the control connections, and the host that has it."""
     transports: tuple[str, ...] = ()
     grid: tuple[TransportRow, ...] = ()
     rdma_expected_by: tuple[str, ...] = ()

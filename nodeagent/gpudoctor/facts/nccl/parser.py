@@ -9,27 +9,27 @@ NCCL at all are looked at.
 
 from __future__ import annotations
 
+import heapq
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from gpudoctor.facts.nccl import messages, watchdog
+from gpudoctor.facts.nccl import messages, ras, watchdog
 from gpudoctor.facts.nccl.model import Line, NcclLog
 from gpudoctor.facts.nccl.records import LONGEST, Record, is_wrapped, plain, records
+from gpudoctor.facts.nccl.speakers import Speakers
 from gpudoctor.facts.nccl.state import Process
 from gpudoctor.facts.nccl.summary import summarise
 
 if TYPE_CHECKING:
-    from gpudoctor.facts.nccl.sieve import Sieve, Sifted
+    from gpudoctor.facts.nccl.sieve import Sieve
 
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
 _PIECE = 1 << 20
-_NOTHING: frozenset[bytes] = frozenset()
 _TAIL_BYTES = 1 << 14
 _SIEVED = 1 << 16
 """Smaller pieces are not worth the sieve."""
-_HEADS_LIMIT = 1 << 12
 _SEEN_LIMIT = 1 << 11
 
 # The first eight bytes of messages that carry nothing for us and are printed often.
@@ -48,12 +48,6 @@ def _is_clean(text: bytes) -> bool:
     return text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text
 
 
-class _Name(NamedTuple):
-    host: str
-    pid: int
-    device: int
-
-
 class Parser:
     """Takes pieces of one or more logs of one job and sums them up.
 
@@ -63,17 +57,15 @@ class Parser:
     def __init__(self) -> None:
         self.book = messages.Book()
         self.work = watchdog.Watchdog()
+        self.ras = ras.Reader()
         self.sources: list[str] = []
         self.lines = 0
         self.unfinished: Line | None = None
-        self._processes: dict[_Name, Process] = {}
-        self._hosts: dict[bytes, None] = {}
-        self._heads: dict[bytes, set[bytes]] = {}
-        self._speakers: dict[bytes, Process] = {}
-        self._callers: dict[tuple[bytes, bytes], Process] = {}
+        self._speakers = Speakers(self.book.add)
         self._prefixed = False
         self._wrapped = False
-        self._must_hear_again = False
+        self._again: set[int] = set()
+        """Hashes of what the sieve has to let through again."""
         self._rest = b""
         self._skipping = False
         self._number = 0
@@ -84,13 +76,12 @@ class Parser:
         """Begin with another source; its lines count from 1."""
         self._close()
         self._source = source
-        self.sources.append(source)
+        if source not in self.sources[-1:]:
+            self.sources.append(source)
         self.book.lines_before = self.lines
         self._number = 0
         self._prefixed = self._wrapped = False
-        self._heads.clear()
-        self._speakers.clear()
-        self._callers.clear()
+        self._speakers.forget_heads()
 
     def feed(self, chunk: bytes) -> None:
         """Read some more bytes of the source."""
@@ -137,103 +128,114 @@ class Parser:
             from gpudoctor.facts.nccl.sieve import Sieve
         except ImportError:
             return None
-        return Sieve()
+        return Sieve(_DULL)
 
     def _read(self, piece: bytes) -> None:
         """Read whole lines, the newline of the last included."""
-        if len(piece) > _SIEVED and not self._wrapped and self._sieve is not None:
-            lines = self._read_sieved(self._sieve, piece)
+        if self.ras.is_open or ras.BEGIN in piece:
+            self._read_ras(piece)
+        if b"NCCL" not in piece:
+            count = piece.count(b"\n")
+        elif len(piece) > _SIEVED and not self._wrapped and self._sieve is not None:
+            count = self._read_sieved(self._sieve, piece)
         else:
-            lines = self._read_lines(piece.split(b"\n")[:-1])
-        self.lines += lines
-        self._number += lines
+            count = self._read_lines(piece)
+        self.lines += count
+        self._number += count
         self._tail = (self._tail + piece[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
+    def _read_ras(self, piece: bytes) -> None:
+        """Read the part of a piece that is a report of `ncclras`: few of its lines name NCCL."""
+        for number, line in enumerate(piece.split(b"\n")[:-1], self._number + 1):
+            if self.ras.is_open or ras.BEGIN in line:
+                text = plain(line)
+                self.book.at(self._source, number, text)
+                self.ras.read(text, self.book.line())
+
     def _read_sieved(self, sieve: Sieve, piece: bytes) -> int:
-        first = number = self._number + 1
-        while piece:
-            if self._must_hear_again:
-                sieve.forget()
-                self._must_hear_again = False
-            sifted = sieve.sift(piece, prefixed=self._prefixed)
-            end = self._read_sifted(sieve, sifted, number, piece)
-            number += piece.count(b"\n", 0, end)
-            piece = piece[end:]
-        return number - first
-
-    def _read_sifted(self, sieve: Sieve, sifted: Sifted, number: int, piece: bytes) -> int:
-        """Read what the sieve let through, up to a line after which it must forget; return where
-        the reading ended.
-        """
-        learned = []
-        for line, start, end, mark, its_hash in zip(*sifted, strict=True):
+        """Read what the sieve lets through of a piece; return how many lines that has."""
+        first = self._number + 1
+        sifted = sieve.sift(piece, prefixed=self._prefixed)
+        rows = sifted.rows()
+        learned: dict[int, None] = {}
+        for row in rows:
+            line, start, end, mark, its_hash = row
             if mark < 0:
-                if piece.find(b"NCCL", start, end) < 0:
-                    continue
-                mark = piece.find(_INFO, start, end)
-                if mark >= 0:
-                    sieve.expect(mark - start)
-            elif (
-                not its_hash
-                and piece[mark + 11 : mark + 19] in _DULL
-                and piece.find(b" NCCL ", mark + 11, end) < 0
-            ):
-                continue
-            if self._take(number + line, piece[start:end]) and its_hash:
-                learned.append(its_hash)
-            if self._must_hear_again:
-                return end + 1
-        sieve.learn(learned)
-        return len(piece)
+                self._expect(sieve, piece, start, end)
+            process = self._take(first + line, piece[start:end])
+            if process is not None and its_hash and len(process.hashes) < _SEEN_LIMIT:
+                process.hashes.add(its_hash)
+                learned[its_hash] = None
+            if self._again:
+                # Twice the same channel line does no harm.
+                rows = heapq.merge(rows, sifted.with_hash(self._again, line))
+                for each in self._again:
+                    learned.pop(each, None)
+                self._forget()
+        sieve.learn(list(learned))
+        return len(sifted.columns[0])
 
-    def _take(self, number: int, line: bytes) -> bool:
-        """Read a line; True when the like of it need not be read again."""
+    def _forget(self) -> None:
+        """Let through again what has to be heard again."""
+        if self._again and self._sieve is not None:
+            self._sieve.forget(self._again)
+        self._again = set()
+
+    def _expect(self, sieve: Sieve, piece: bytes, start: int, end: int) -> None:
+        """Let the sieve know where the mark stands in a line in which it did not find it."""
+        mark = piece.find(_INFO, start, end)
+        if mark >= 0:
+            head = (piece.rfind(b" ", start, mark - 5) + 1 or start) if self._prefixed else start
+            sieve.expect(mark - start, mark - head, prefixed=self._prefixed)
+
+    def _take(self, number: int, line: bytes) -> Process | None:
+        """Read a line; return whose channel it is, if the like of it need not be read again."""
         head, mark, text = line.partition(_INFO)
+        if not mark:
+            return self._slow(number, line, head, b"")
+        if text[:8] in _DULL and b" NCCL " not in text:
+            return None
         tail = text[8:] if text[:8] == b"Channel " else b""
         core = head[head.rfind(b" ", 0, -5) + 1 :] if self._prefixed else head
+        process = self._speakers.of(core)
+        if process is None or not _is_clean(text):
+            return self._slow(number, line, head, tail)
         if tail:
-            if tail[2:] in self._heads.get(core, _NOTHING):
-                return True
-        elif text[:8] in _DULL and b" NCCL " not in text:
-            return False
-        # What may be a symptom is read with the time that stands in front.
-        is_timeless = core == head or tail or text.find(b"comm 0x", 0, 64) >= 0
-        if mark and is_timeless and _is_clean(text):
-            process = self._speakers.get(core) or self._speaker(core)
-            if process is not None:
-                return self._read_text(number, line, core, text, tail, process)
-        return self._slow(number, line, head, tail)
+            if tail[2:] not in process.heard:
+                self.book.at(self._source, number, line)
+                self.book.channel(process, text)
+                self._remember(tail[2:], process)
+            self._speakers.listen(core, process)
+            return process
+        if not self.book.is_told(process, text):
+            # What may be a symptom is read with the time that stands in front.
+            if core != head and text.find(b"comm 0x", 0, 64) < 0:
+                return self._slow(number, line, head, b"")
+            self.book.at(self._source, number, line)
+            record = Record(process.host, process.pid, process.device, b"", False, text, "", False)
+            if self.book.read(process, record):
+                return self._slow(number, line, head, b"")
+            if process.is_remapped:
+                self._hear_again(process)
+        return None
 
-    def _read_text(
-        self, number: int, line: bytes, core: bytes, text: bytes, tail: bytes, process: Process
-    ) -> bool:
-        """Read a record with nothing around it, of a process heard before."""
-        if self.book.is_told(process, text):
-            return False
-        self.book.at(self._source, number, line)
-        record = Record(process.host, process.pid, process.device, b"", False, text, "", False)
-        if self.book.read(process, record):
-            return self._slow(number, line, line.partition(_INFO)[0], tail)
-        if tail:
-            self._remember(core, tail, process)
-        elif process.is_remapped:
-            self._hear_again(process)
-        return bool(tail)
-
-    def _read_lines(self, lines: list[bytes]) -> int:
+    def _read_lines(self, piece: bytes) -> int:
+        """Read all lines of a piece one by one; return how many."""
+        lines = piece.split(b"\n")[:-1]
         if self._wrapped:
             lines = [plain(line) for line in lines]
         if self._prefixed:
-            self._read_prefixed(lines)
+            self._read_prefixed(lines, self._number + 1)
         else:
-            self._read_plain(lines)
+            self._read_plain(lines, self._number + 1)
+        self._forget()
         return len(lines)
 
-    def _read_plain(self, lines: list[bytes]) -> None:
-        heads = self._heads
+    def _read_plain(self, lines: list[bytes], first: int) -> None:
+        heads = self._speakers.heads
         take = self._take
         parts = map(bytes.partition, lines, repeat(_CHANNEL))
-        for number, (head, mark, tail) in enumerate(parts, self._number + 1):
+        for number, (head, mark, tail) in enumerate(parts, first):
             if mark:
                 try:
                     if tail[2:] in heads[head]:
@@ -244,12 +246,12 @@ class Parser:
             elif b"NCCL" in head:
                 take(number, head)
 
-    def _read_prefixed(self, lines: list[bytes]) -> None:
+    def _read_prefixed(self, lines: list[bytes], first: int) -> None:
         """As `_read_plain`, for lines whose beginning differs each time, such as by a time."""
-        heads = self._heads
+        heads = self._speakers.heads
         take = self._take
         parts = map(bytes.partition, lines, repeat(_CHANNEL))
-        for number, (head, mark, tail) in enumerate(parts, self._number + 1):
+        for number, (head, mark, tail) in enumerate(parts, first):
             if mark:
                 try:
                     if tail[2:] in heads[head[head.rfind(b" ", 0, -5) + 1 :]]:
@@ -260,54 +262,40 @@ class Parser:
             elif b"NCCL" in head:
                 take(number, head)
 
-    def _speaker(self, head: bytes) -> Process | None:
-        """The process of a head that differs from one heard before in the thread alone."""
-        name, _, thread = head.rpartition(b":")
-        process = self._callers.get((name, thread.partition(b" ")[2]))
-        if process is not None:
-            self._introduce(head, process)
-        return process
-
-    def _introduce(self, head: bytes, process: Process) -> None:
-        if len(self._speakers) > _HEADS_LIMIT:
-            self._speakers.clear()
-            self._heads.clear()
-        self._speakers[head] = process
-
-    def _slow(self, number: int, raw: bytes, head: bytes, tail: bytes) -> bool:
+    def _slow(self, number: int, raw: bytes, head: bytes, tail: bytes) -> Process | None:
         """Read a line that has something around its record, or a speaker not heard before."""
         if b" NCCL CALL " in raw or b" NCCL TRACE " in raw:
-            return False
+            return None
         text = plain(raw[:LONGEST])
         if not self._wrapped and is_wrapped(raw) and text != raw:
             self._wrapped = True
         self.book.at(self._source, number, text)
-        found = list(records(text, self._hosts))
+        found = list(records(text, self._speakers.hosts))
         if not found:
             if not self.book.read_bare(text):
                 self.work.read(text, self.book.line())
-            return False
+            return None
         for record in found:
             process = self._read_record(record)
         core = record.core
-        if head != core and core in self._speakers:
-            self._prefixed = True
-        self._introduce(core, process)
-        if head == core:
-            name, _, thread = head.rpartition(b":")
-            self._callers[name, thread.partition(b" ")[2]] = process
-        elif text.startswith(head):
-            self._introduce(head, process)
-        if tail and len(found) == 1:
-            self._remember(head, tail, process)
-            self._heads[core] = process.heard
-            return True
-        return False
+        self._prefixed = self._prefixed or (head != core and self._speakers.knows(core))
+        self._speakers.introduce(core, process)
+        if len(found) > 1:
+            return None
+        if head != core and text.startswith(head):
+            self._speakers.introduce(head, process)
+        if not tail:
+            return None
+        self._remember(tail[2:], process)
+        self._speakers.listen(core, process)
+        self._speakers.listen(head, process)
+        return process
 
     def _read_record(self, record: Record) -> Process:
-        process = self._process(record.host, record.pid, record.device)
+        process = self._speakers.named(record.host, record.pid, record.device)
         if self.book.read(process, record):
-            process = self._restart(process)
+            self._again |= process.hashes
+            process = self._speakers.begin_anew(process)
             self.book.read(process, record)
         if process.is_remapped:
             self._hear_again(process)
@@ -317,31 +305,14 @@ class Parser:
         """What a process said of its channels counts anew when it says it again."""
         process.is_remapped = False
         process.heard.clear()
-        self._must_hear_again = True
+        self._again |= process.hashes
+        process.hashes = set()
 
-    def _remember(self, head: bytes, tail: bytes, process: Process) -> None:
+    def _remember(self, said: bytes, process: Process) -> None:
         """Let the quick way pass over what was just read, whatever its channel number."""
         if len(process.heard) > _SEEN_LIMIT:
             process.heard.clear()
-        process.heard.add(tail[2:])
-        self._heads[head] = process.heard
-
-    def _process(self, host: str, pid: int, device: int) -> Process:
-        name = _Name(host, pid, device)
-        process = self._processes.get(name)
-        if process is None:
-            process = self._processes[name] = self.book.add(Process(host, pid, device))
-            self._hosts[host.encode()] = None
-        return process
-
-    def _restart(self, process: Process) -> Process:
-        """The same host, pid and device begins anew: a container restarted."""
-        name = _Name(process.host, process.pid, process.device)
-        fresh = self._processes[name] = self.book.add(Process(*name))
-        self._must_hear_again = True
-        for known in (self._heads, self._speakers, self._callers):
-            known.clear()
-        return fresh
+        process.heard.add(said)
 
     def _look_at_tail(self) -> None:
         if self.unfinished is None:

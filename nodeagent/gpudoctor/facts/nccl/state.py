@@ -30,6 +30,8 @@ class Process:
         self.ranks: dict[str, int] = {}
         """Communicator -> this process's rank in it."""
         self.failed: Line | None = None
+        self.run = 0
+        """How many times the job had begun before on this host, as far as is known."""
         self.waited: tuple[float, Line] | None = None
         self.bootstrapped = False
         self.mapped = True
@@ -40,6 +42,8 @@ class Process:
         """Whether channels that were heard before now count for another communicator."""
         self.heard: set[bytes] = set()
         """For the parser: what its channel lines said, without the channel's number."""
+        self.hashes: set[int] = set()
+        """For the parser: the hashes by which the sieve drops them."""
 
     def join(self, nranks: int) -> None:
         """A communicator begins: only channels of the largest one go into the rank grid, and of

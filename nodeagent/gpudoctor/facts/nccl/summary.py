@@ -14,6 +14,7 @@ from gpudoctor.facts.nccl.model import (
     Line,
     NcclLog,
     NetUse,
+    Rail,
     Setting,
     TransportRow,
 )
@@ -64,6 +65,7 @@ def summarise(parser: Parser) -> NcclLog:
         adapters=tuple(sorted(book.adapters.values(), key=lambda found: found.host)),
         chosen=_chosen(book.processes),
         net=net,
+        rails=_rails(book.processes, largest),
         hca_gdr=tuple(book.hca_gdr.values()),
         distances=tuple(
             _distance(fact, process, book) for fact, process in book.distances.values()
@@ -71,6 +73,11 @@ def summarise(parser: Parser) -> NcclLog:
         events=tuple(_event(occurrence, largest) for occurrence in book.events.values()),
         failed=tuple((p.host, p.failed) for p in book.processes if p.failed is not None)[:_KEPT],
         work=parser.work.found(),
+        gave_up_first=parser.work.gave_up_first,
+        ras_processes=tuple(parser.ras.processes()),
+        ras_lags=tuple(parser.ras.lags()),
+        run_starts=tuple((run, line) for (_, run), line in book.run_starts.items()),
+        addresses=tuple(sorted(book.addresses.items())),
         transports=book.transports.names(),
         grid=_grid(book.processes, largest),
     )
@@ -106,6 +113,26 @@ def _net(processes: Iterable[Process]) -> tuple[NetUse, ...]:
     return tuple(sorted(found.values()))
 
 
+def _rails(processes: Iterable[Process], largest: Comm | None) -> tuple[Rail, ...]:
+    """The adapters of each rank, where it is known which rank of its host it is."""
+    by_host: dict[str, dict[int, Process]] = defaultdict(dict)
+    for process in processes:
+        rank = process.ranks.get(largest.key) if largest else None
+        if rank is not None and process.net:
+            by_host[process.host][rank] = process
+    return tuple(
+        Rail(
+            host,
+            local,
+            rank,
+            tuple(sorted({nic for _, nic, _, _ in p.net})),
+            next(iter(p.net.values())),
+        )
+        for host, members in sorted(by_host.items())
+        for local, (rank, p) in enumerate(sorted(members.items()))
+    )
+
+
 def _network(processes: Iterable[Process], multi_node: bool | None) -> str:
     names: set[str] = set()
     for process in processes:
@@ -136,11 +163,8 @@ def _versions_of_hosts(book: Book) -> tuple[tuple[str, str, Line], ...]:
 
 
 def _runs(processes: Iterable[Process]) -> int:
-    """How often the processes began anew on the same host, pid and device, and once."""
-    count: dict[tuple[str, int, int], int] = defaultdict(int)
-    for process in processes:
-        count[process.host, process.pid, process.device] += 1
-    return max(count.values(), default=1)
+    """How often the job began."""
+    return 1 + max((process.run for process in processes), default=0)
 
 
 def _hosts(book: Book) -> tuple[Host, ...]:

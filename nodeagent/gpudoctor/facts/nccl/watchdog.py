@@ -11,12 +11,13 @@ _TIMEOUT = re.compile(
     rb"(?:SeqNum=(?P<seq>\d+), )?(?:OpType=(?P<op>\w+))?(?:.*?Timeout\(ms\)=(?P<ms>\d+))?"
 )
 _STATUS = re.compile(
-    rb"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
+    rb"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
     rb"last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
 _AT_WORK = re.compile(rb"(?:at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d+)")
 _RANK = re.compile(rb"\bRank (?P<rank>\d+)\]")
 _GROUP = re.compile(rb"PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>\S+))?")
+_SIGNAL = re.compile(rb"dump signal due to a collective timeout from +rank (?P<rank>\d{1,9})")
 _PREFIX_RANK = re.compile(rb"\[rank(?P<rank>\d+)\]")
 _GAVE_UP = re.compile(
     rb"(?i)timed ?out|wait timeout|timeout after|DistStoreError|SIGTERM|Terminated|exitcode"
@@ -34,6 +35,8 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], WorkStatus] = {}
+        self.gave_up_first: tuple[int, Line] | None = None
+        """The rank whose timeout made the others dump their flight recorders."""
 
     def read(self, line: bytes, evidence: Line) -> None:
         """Read a line that is no NCCL record."""
@@ -46,9 +49,12 @@ class Watchdog:
                 operation=(timeout["op"] or b"").decode("ascii", "replace"),
                 milliseconds=_number(timeout["ms"]),
             )
-        elif b"last enqueued" in line and (status := _STATUS.search(line)):
+        elif b"ast enqueued" in line and (status := _STATUS.search(line)):
             rank = _RANK.search(line) or _PREFIX_RANK.search(line)
             at_work = _AT_WORK.search(line)
+            signal = _SIGNAL.search(line)
+            if signal is not None and self.gave_up_first is None:
+                self.gave_up_first = int(signal["rank"]), evidence
             if rank is not None:
                 self._note(
                     _group(line),

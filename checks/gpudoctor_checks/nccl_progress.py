@@ -1,0 +1,253 @@
+"""Ranks that did not come, stopped first, lag behind or do not answer.
+
+Who reports is mostly who waited: that a peer closed its connection, or that a collective timed
+out, is said by those to whom it was done.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+from gpudoctor.checking import Result
+from gpudoctor.facts.nccl.model import Communicator, Event, NcclLog, WorkStatus
+from gpudoctor.report import Certainty, Severity, Unknown
+from gpudoctor_checks.nccl_log import CHECKS, causes, draft, hosts_of, lines_of, ranks, several
+
+_LATE_SECONDS, _VERY_LATE_SECONDS = 10.0, 60.0
+_PROMPT_PART, _LATE_RANKS_PART = 0.1, 0.25
+_LAGS_SHOWN = 4
+_FEWEST_TIMED = 3
+"""Of two ranks one always waits for the other."""
+
+
+@CHECKS.check(NcclLog)
+def connect_failed(log: NcclLog) -> Iterator[Result]:
+    """A TCP connection between ranks cannot be opened, however often it is tried."""
+    ended = (*log.of_kind("connect-gave-up"), *log.of_kind("connect-failed"))
+    retries = log.of_kind("connect-retry")
+    completed = any(comm.completed for comm in log.communicators)
+    if not ended and (not retries or completed):
+        return
+    events = (*ended, *retries)
+    peers = [event.values["peer"] for event in events if "peer" in event.values]
+    reason = next((e.values["text"] for e in events if "text" in e.values), "no answer")
+    yield draft(
+        log,
+        "nccl-socket-connect-failed",
+        f"{several(hosts_of(events), 'host')} cannot connect to"
+        f" {several(peers, 'peer') or 'a peer'} ({reason}): "
+        + (
+            "nobody listens there, so the peer's process is gone or the address is wrong."
+            if "refused" in reason
+            else "a network policy, firewall or missing route between the pods."
+        ),
+        lines_of(events),
+        hosts=hosts_of(events),
+        values={"peers": several(peers, "peer") or "a peer"},
+        certainty=Certainty.CERTAIN if ended else Certainty.LIKELY,
+    )
+
+
+@CHECKS.check(NcclLog)
+def peer_closed(log: NcclLog) -> Iterator[Result]:
+    """Another rank went away; if nothing here says why, its own log has to."""
+    events = log.of_kind("peer-closed")
+    if not events:
+        return
+    first = _named_and_silent(log, events)
+    who = (
+        f" Named as the peer, and silent about any itself: {several(first, 'host')}; look there"
+        " for what ended first."
+        if first
+        else ""
+    )
+    yield draft(
+        log,
+        "nccl-peer-connection-closed",
+        f"{several(hosts_of(events), 'host')} lost its connection to another rank, which ended"
+        f" first. This is a consequence.{who}",
+        lines_of(events),
+        hosts=hosts_of(events),
+    )
+    if not causes(log) and not log.work and not log.ras_processes:
+        yield Unknown("what ended the first rank", "its own log is not here, only that of others")
+
+
+def _named_and_silent(log: NcclLog, events: Iterable[Event]) -> list[str]:
+    """Hosts that others lost, and that lost nobody themselves: by name where it is known."""
+    hosts = dict(log.addresses)
+    complaining = set(hosts_of(events))
+    named = [event.values["peer"] for event in events if "peer" in event.values]
+    known = [
+        hosts.get(peer, peer.partition(".")[0] if peer[:1].isalpha() else peer) for peer in named
+    ]
+    return [host for host in dict.fromkeys(known) if host not in complaining]
+
+
+@CHECKS.check(NcclLog)
+def collective_timeout(log: NcclLog) -> Iterator[Result]:
+    """PyTorch's watchdog gave a collective up: who waited, and who never came."""
+    groups: dict[str, list[WorkStatus]] = defaultdict(list)
+    for status in log.work:
+        groups[status.group].append(status)
+    for statuses in groups.values():
+        gave_up = [
+            status for status in statuses if status.timed_out is not None or status.operation
+        ]
+        if not gave_up:
+            continue
+        sequence = min((s.timed_out for s in gave_up if s.timed_out is not None), default=None)
+        late = _late(statuses, sequence)
+        waiting = [status.rank for status in gave_up if status not in late]
+        operation = next((s.operation for s in gave_up if s.operation), "") or "a collective"
+        number = f" {sequence}" if sequence is not None else ""
+        limits = [s.milliseconds for s in gave_up if s.milliseconds is not None]
+        waited = f" for {max(limits) / 1000:.0f} s" if limits else ""
+        if late:
+            who = (
+                f"{ranks(s.rank for s in late).capitalize()} never entered it (last enqueued"
+                f" {late[0].enqueued}): look at that process, not at the ranks that report"
+            )
+        else:
+            who = (
+                "No rank heard of is behind: a rank that reports nothing is dead or stuck, or the"
+                " transfer itself hangs"
+            )
+        yield draft(
+            log,
+            "nccl-collective-timeout",
+            f"{ranks(waiting).capitalize()} waited in {operation}{number}{waited} until the"
+            f" watchdog gave up. {who}.{_first_to_give_up(log)}",
+            [status.line for status in (*late, *gave_up)],
+            values={
+                "operation": f"{operation}{number}",
+                "suspects": ranks(s.rank for s in late) if late else "no rank heard of",
+            },
+        )
+
+
+def _first_to_give_up(log: NcclLog) -> str:
+    if log.gave_up_first is None:
+        return ""
+    return f" Rank {log.gave_up_first[0]} gave up first, and made the others dump their records."
+
+
+def _late(statuses: list[WorkStatus], sequence: int | None) -> list[WorkStatus]:
+    """Ranks whose last enqueued work is below the collective that timed out."""
+    known = [status for status in statuses if status.enqueued is not None]
+    if not known or sequence is None:
+        return []
+    lowest = min(status.enqueued or 0 for status in known)
+    return [status for status in known if status.enqueued == lowest and lowest < sequence]
+
+
+@CHECKS.check(NcclLog)
+def init_incomplete(log: NcclLog) -> Iterator[Result]:
+    """A communicator began and never came up, and somebody waited for it in vain."""
+    if log.unfinished is None or log.deduplicated or log.failed or causes(log) or log.work:
+        return
+    for comm in log.communicators:
+        missing = (
+            sorted(set(range(comm.nranks)) - set(comm.started)) if comm.nranks < 1 << 20 else []
+        )
+        stuck = sorted(set(comm.started) - set(comm.completed))
+        if not comm.started or not stuck or comm.aborted or (comm.completed and missing):
+            continue
+        who = (
+            f"{ranks(missing).capitalize()} never began"
+            if missing
+            else f"{ranks(stuck).capitalize()} began and did not finish"
+        )
+        yield draft(
+            log,
+            "nccl-init-incomplete",
+            f"The communicator of {comm.nranks} ranks did not come up: {who}, and"
+            f" {ranks(set(stuck)) if missing else 'the others'} waited until somebody gave up.",
+            [comm.line, log.unfinished],
+            hosts=[host for rank, host in comm.hosts if rank in stuck],
+            values={"missing": ranks(missing or stuck), "nranks": str(comm.nranks)},
+            certainty=Certainty.LIKELY,
+        )
+        return
+
+
+@CHECKS.check(NcclLog)
+def late_rank(log: NcclLog) -> Iterator[Result]:
+    """The start waited for a rank: the one that itself hardly waited is the one that was late."""
+    found = [(comm, late, waited) for comm in log.communicators for late, waited in _late_to(comm)]
+    if not found:
+        return
+    comm, late, waited = max(found, key=lambda each: each[2])
+    hosts = dict(comm.hosts)
+    named = tuple(dict.fromkeys(hosts[rank] for rank in late if rank in hosts))
+    where = f" on {several(named, 'host')}" if named else ""
+    yield draft(
+        log,
+        "nccl-late-rank",
+        f"The others of {comm.nranks} ranks waited {waited:.0f} s in the bootstrap, and"
+        f" {ranks(late)}{where} hardly at all: it reached NCCL that much later.",
+        [comm.least_waited or comm.line],
+        hosts=named,
+        values={"ranks": f"{ranks(late)}{where}", "seconds": f"{waited:.0f}"},
+        severity=Severity.WARNING if waited >= _VERY_LATE_SECONDS else None,
+    )
+
+
+def _late_to(comm: Communicator) -> Iterator[tuple[list[int], float]]:
+    """The ranks that hardly waited, when the others did, and how long those did (the median)."""
+    if len(comm.bootstrap_seconds) < _FEWEST_TIMED:
+        return
+    middle = median(seconds for _, seconds in comm.bootstrap_seconds)
+    late = [rank for rank, seconds in comm.bootstrap_seconds if seconds < middle * _PROMPT_PART]
+    few = len(late) <= max(1, len(comm.bootstrap_seconds) * _LATE_RANKS_PART)
+    if middle >= _LATE_SECONDS and late and few:
+        yield late, middle
+
+
+@CHECKS.check(NcclLog)
+def unresponsive(log: NcclLog) -> Iterator[Result]:
+    """RAS got no answer from a process: it ended, or it is stopped."""
+    found = sorted(log.ras_processes, key=lambda process: not process.is_dead)
+    if not found:
+        return
+    dead = [process for process in found if process.is_dead]
+    told = several((f"process {p.pid} on {p.node} (GPU {p.gpu})" for p in dead or found), "process")
+    yield draft(
+        log,
+        "nccl-process-unresponsive",
+        f"ncclras got no answer from {told}: "
+        + (
+            "after 60 seconds of trying it is considered dead."
+            if dead
+            else "it has ended or is stopped; after 60 seconds RAS will call it dead."
+        )
+        + " All others of its communicators wait for it.",
+        [process.line for process in found],
+        hosts=[dict(log.addresses).get(process.node, process.node) for process in dead or found],
+        values={"processes": told},
+        severity=None if dead else Severity.ERROR,
+        certainty=Certainty.CERTAIN if dead else Certainty.LIKELY,
+    )
+
+
+@CHECKS.check(NcclLog)
+def behind(log: NcclLog) -> Iterator[Result]:
+    """RAS counted fewer launched operations for a rank, in two reports the same."""
+    stuck = [lag for lag in log.ras_lags if lag.is_stuck]
+    if not stuck:
+        return
+    told = "; ".join(
+        f"rank {lag.rank} on {lag.node} stands at operation {lag.operation}, most at {lag.most}"
+        for lag in stuck[:_LAGS_SHOWN]
+    )
+    yield draft(
+        log,
+        "nccl-rank-behind",
+        f"In more than one ncclras report {told}. Its process answers, but launches nothing: look"
+        " at what it does (data loader, checkpoint, an exception that is being handled).",
+        [lag.line for lag in stuck],
+        hosts=[dict(log.addresses).get(lag.node, lag.node) for lag in stuck],
+        values={"ranks": ranks(lag.rank for lag in stuck)},
+    )
