@@ -14,7 +14,7 @@ import yaml
 
 from daemonset import render
 from gpudoctor import __version__
-from gpudoctor.publish import metrics, names
+from gpudoctor.publish import metrics, names, nfd
 from tests import helm
 
 JSON = dict[str, Any]
@@ -28,6 +28,7 @@ VARIANTS = {
     "default": (),
     "everything": EVERYTHING,
     "cdi": ("--set=nvml.mode=cdi",),
+    "nfd": ("--set=agent.nfd=true",),
     "nothing": (
         "--set=probes.containers=false,probes.kernelLog=false,probes.kubelet=false",
         "--set=networkPolicy.enabled=false,rbac.aggregateToView=false",
@@ -229,6 +230,22 @@ class TestPods:
     def test_the_agent_stays_on_tainted_gpu_nodes(self) -> None:
         spec = pods(helm.template())["gpudoctor-agent"]
         assert {"nvidia.com/gpu", names.TAINT} <= {one["key"] for one in spec["tolerations"]}
+
+
+class TestNodeFeatureDiscovery:
+    def test_the_agent_may_not_write_nodes(self) -> None:
+        objects = helm.template("--set=agent.nfd=true")
+        rules = helm.only(objects, "ClusterRole", names.AGENT)["rules"]
+        of_nodes = [rule for rule in rules if {"nodes", "nodes/status"} & set(rule["resources"])]
+        assert [rule["verbs"] for rule in of_nodes] == [["get"]]
+
+    def test_it_writes_where_nfd_reads(self) -> None:
+        spec = pods(helm.template("--set=agent.nfd=true"))[names.AGENT]
+        [folder] = [one["hostPath"]["path"] for one in spec["volumes"] if one["name"] == "nfd"]
+        assert folder == nfd.FOLDER
+        [container] = spec["containers"]
+        assert "--nfd=/nfd" in container["args"]
+        assert {"name": "nfd", "mountPath": "/nfd"} in container["volumeMounts"]
 
 
 class TestNvml:
