@@ -7,6 +7,7 @@ reader is tested against something else than itself.
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -138,3 +139,14 @@ def serving(root: Path, list_pods: Callable[[Any], bytes]) -> Iterator[None]:
         yield
     finally:
         server.stop(None).wait()
+
+
+@contextlib.contextmanager
+def frozen(root: Path) -> Iterator[None]:
+    """Be a kubelet that stands still: the kernel takes its connections, and nobody answers."""
+    folder = root / FOLDER
+    folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "kubelet.sock"))
+        listening.listen()
+        yield

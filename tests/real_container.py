@@ -20,6 +20,8 @@ CHECKOUT = Path(__file__).parent.parent
 _EMPTY = ("dev", "etc", "proc", "run", "sys", "tmp", "usr")
 _INTO_USR = ("bin", "lib", "lib64", "sbin")
 _CHECK = ("-m", "gpudoctor", "check", "-o", "json")
+_NOT_STARTED = (125, 126, 127)
+"""How podman ends when it could not start the container or the command in it."""
 _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 
 
@@ -98,6 +100,6 @@ class Podman:
             text=True,
             check=False,
         )
-        if not ended.stdout:
+        if ended.returncode in _NOT_STARTED:
             parts.missing(f"a podman that can run containers: {ended.stderr.strip()[-200:]}")
         return ended

@@ -21,6 +21,15 @@ SECTIONS = (
     "Sources",
 )
 
+RETIRED = {
+    "HW014": "gpu-pcie-degraded (TOP022), which NVML finds as well as sysfs",
+}
+"""Codes that must not be used again, and what has taken their place."""
+
+
+def test_no_code_comes_back() -> None:
+    assert RETIRED.keys().isdisjoint(path.stem.partition("-")[0] for path in PAGES)
+
 
 def test_index_is_that_of_the_pages() -> None:
     assert (RUNBOOKS / catalogue.INDEX).read_bytes() == catalogue.build_index(RUNBOOKS), (

@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from gpudoctor.checking import CheckSet, Draft, Result, finding
 from gpudoctor.facts.node.gpu import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     RESET_REQUIRED,
     VERSION_MISMATCH,
+    FabricState,
     Gpu,
     NodeGpus,
     NotAvailable,
 )
 from gpudoctor.facts.node.kernel_log import RECOVERY, RecoveryAction
 from gpudoctor.facts.node.xid import Action
-from gpudoctor.report import Certainty, Evidence, Subject, Unknown
+from gpudoctor.report import Certainty, Evidence, Severity, Subject, Unknown
+from gpudoctor_checks.host import waiting
 
 CHECKS = CheckSet()
 
@@ -41,10 +45,32 @@ def answers(gpus: NodeGpus) -> Iterator[Result]:
     if gpus.failure is not None:
         yield _no_start(gpus, gpus.failure)
     if gpus.hung_in is not None:
+        yield _hangs(gpus, gpus.hung_in)
         yield Unknown(f"NVML: {gpus.hung_in} and what follows", "no answer in time")
     for gpu in gpus.gpus:
         if gpu.handle is not None and gpu.handle.code not in (GPU_IS_LOST, RESET_REQUIRED):
             yield Unknown(f"NVML: {gpu.label}", gpu.handle.why)
+
+
+def _hangs(gpus: NodeGpus, call: str) -> Draft:
+    stuck = (
+        "and its process cannot be killed: it waits inside the driver, and so will every program "
+        "that uses a GPU here. It is not asked again until that call comes back."
+    )
+    slow = (
+        "and was ended. A driver that starts its GPUs anew for each program (persistence mode "
+        "off) can be that slow on a large machine; one that stays silent hangs."
+    )
+    return finding(
+        "driver-not-answering",
+        gpus.subject,
+        f"The NVIDIA driver did not answer in time ({call}), {slow if gpus.ended else stuck}",
+        Evidence(_NVML, call, None, "no answer" if gpus.ended else "not even ended by SIGKILL"),
+        *waiting(gpus.waiting),
+        values={"what": f"NVML: {call}"},
+        certainty=Certainty.LIKELY if gpus.ended else Certainty.CERTAIN,
+        severity=Severity.WARNING if gpus.ended else None,
+    )
 
 
 def _no_start(gpus: NodeGpus, failure: NotAvailable) -> Result:
@@ -109,6 +135,7 @@ def memory_repair(gpus: NodeGpus) -> Iterator[Result]:
             yield _about(
                 gpus, gpu, "gpu-memory-repair-failed", f"NVML says that {what}.",
                 Evidence(_NVML, "remapped rows" if failed else "SRAM threshold", "yes"),
+                *_spares(gpu),
             )  # fmt: skip
         elif pending or gpu.retired_pending is True:
             yield _about(
@@ -116,6 +143,14 @@ def memory_repair(gpus: NodeGpus) -> Iterator[Result]:
                 "NVML has a repair that waits for the next reset.",
                 Evidence(_NVML, "remapped rows" if pending else "retired pages", "pending"),
             )  # fmt: skip
+
+
+def _spares(gpu: Gpu) -> Iterator[Evidence]:
+    """Tell of the banks that have no spare row left; their count alone is no fault."""
+    if not isinstance(gpu.row_histogram, NotAvailable):
+        spares = gpu.row_histogram
+        yield Evidence(_NVML, "row remapper histogram", f"{spares.none} banks without a spare row",
+                       f"{spares.few} with few")  # fmt: skip
 
 
 @CHECKS.check(NodeGpus)
@@ -134,8 +169,16 @@ def slowed_down(gpus: NodeGpus) -> Iterator[Result]:
                 gpus, gpu, "gpu-clocks-slowed", f"Clocks are held down{degrees}:"
                 f" {', '.join(reasons)}.",
                 Evidence(_NVML, "clocks event reasons", f"{gpu.clock_reasons:#x}"),
+                *_clock(gpu),
                 reason=reasons[0],
             )  # fmt: skip
+
+
+def _clock(gpu: Gpu) -> Iterator[Evidence]:
+    """Tell how far the clock is down, where NVML says it."""
+    clock = None if isinstance(gpu.clocks, NotAvailable) else gpu.clocks.get("sm")
+    if clock is not None and clock.current is not None:
+        yield Evidence(_NVML, "SM clock", f"{clock.current} MHz", f"at most {clock.most} MHz")
 
 
 @CHECKS.check(NodeGpus)
@@ -145,16 +188,22 @@ def pcie_link(gpus: NodeGpus) -> Iterator[Result]:
         width = _below(gpu.pcie_width, gpu.pcie_max_width)
         speed = _below(gpu.pcie_generation, gpu.pcie_max_generation)
         if width:
-            found = f"x{gpu.pcie_width} of x{gpu.pcie_max_width}"
+            found = f"x{gpu.pcie_width} of x{gpu.pcie_max_width} lanes"
         elif speed and _works(gpu):
-            found = f"generation {gpu.pcie_generation} of {gpu.pcie_max_generation}"
+            found = f"PCIe generation {gpu.pcie_generation} of {gpu.pcie_max_generation}"
         else:
             continue
-        yield _about(
-            gpus, gpu, "gpu-pcie-link-degraded", f"The PCIe link runs at {found}.",
+        # The subject is the one that the rule over sysfs has: one condition, one finding.
+        subject = msgspec.structs.replace(gpus.subject, device=gpu.label)
+        yield finding(
+            "gpu-pcie-degraded",
+            subject,
+            f"The PCIe link of GPU {gpu.label} runs at {found}"
+            + (", at any load." if width else " while the GPU is busy."),
             Evidence(_NVML, "PCIe link", found),
-            certainty=Certainty.CERTAIN if width else Certainty.LIKELY, link=found,
-        )  # fmt: skip
+            values={"device": gpu.label, "link": found},
+            certainty=Certainty.CERTAIN if width else Certainty.LIKELY,
+        )
 
 
 def _below(now: int | NotAvailable, most: int | NotAvailable) -> bool:
@@ -187,8 +236,21 @@ def links(gpus: NodeGpus) -> Iterator[Result]:
             f"{active} of its NVLinks are active, {usual} on other GPUs of this model."
             f" Down: {', '.join(down)}.",
             Evidence(_NVML, "NVLink state", f"{active} active", f"others have {usual}"),
+            *_link_errors(gpu),
             active=str(active), usual=str(usual),
         )  # fmt: skip
+
+
+def _link_errors(gpu: Gpu) -> Iterator[Evidence]:
+    """Tell what the links that are down counted; bins of corrected errors say nothing of it."""
+    for number, link in enumerate(() if isinstance(gpu.links, NotAvailable) else gpu.links):
+        counted = [
+            f"{name} {count}"
+            for name, count in link.errors.items()
+            if count and not name.startswith(("fec_bin", "symbol_ber", "effective_ber"))
+        ]
+        if counted and not link.active:
+            yield Evidence(_NVML, f"NVLink {number}", ", ".join(counted), "since the driver loaded")
 
 
 def _in_mig_mode(gpu: Gpu) -> bool:
@@ -219,6 +281,42 @@ def fabric(gpus: NodeGpus) -> Iterator[Result]:
             f"{len(waiting)} of {len(gpus.gpus)} GPUs are not registered with the NVLink fabric.",
             *waiting,
         )
+
+
+@CHECKS.check(NodeGpus)
+def fabric_health(gpus: NodeGpus) -> Iterator[Result]:
+    """A registered GPU whose fabric says itself that it is not well."""
+    unwell = [
+        (gpu, gpu.fabric)
+        for gpu in gpus.gpus
+        if not isinstance(gpu.fabric, NotAvailable)
+        and gpu.fabric.state == _FABRIC_COMPLETED
+        and gpu.fabric.status == 0
+        and gpu.fabric.complaints
+    ]
+    if not unwell:
+        return
+    said = dict.fromkeys(word for _, fabric in unwell for word in fabric.complaints)
+    labels = ", ".join(gpu.label for gpu, _ in unwell)
+    yield finding(
+        "nvlink-fabric-degraded",
+        gpus.subject,
+        f"The NVLink fabric of {len(unwell)} of {len(gpus.gpus)} GPUs ({labels}) reports: "
+        f"{'; '.join(said)}.",
+        *(
+            Evidence(
+                _NVML, f"fabric health of {gpu.label}", _mask(fabric), "; ".join(fabric.complaints)
+            )
+            for gpu, fabric in unwell
+        ),
+        values={"gpu": labels, "reason": "; ".join(said)},
+    )
+
+
+def _mask(fabric: FabricState) -> str:
+    mask = "" if fabric.health_mask is None else f"mask {fabric.health_mask:#x}"
+    summary = "" if fabric.health_summary is None else f"summary {fabric.health_summary}"
+    return ", ".join(part for part in (mask, summary) if part)
 
 
 @CHECKS.check(NodeGpus)

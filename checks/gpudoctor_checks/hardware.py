@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from gpudoctor.checking import CheckSet, Draft, Result, finding
@@ -18,6 +19,7 @@ CHECKS = CheckSet()
 _RECOVERY_CHANGED = 154
 _CONTAINED = 94
 _WINDOW_OF_EVIDENCE = 12
+_SECONDS = re.compile(r"^[0-9]{1,12}(?:\.[0-9]+)?$")
 
 # What comes on the same GPU with the first of a pair is its consequence, not another fault.
 _TAKES_IN = {
@@ -81,7 +83,7 @@ def _draft(log: KernelLog, name: str, led: list[GpuEvent], followers: list[GpuEv
     first = led[0]
     host = first.host or log.subject.name
     uuid = log.uuids.get(first.pci)
-    detail = " ".join(_sentence(event) for event in led)
+    detail = " ".join(_sentences(led))
     if all(event.ended for event in led):
         detail += " The driver has recovered the GPU since."
     return finding(
@@ -104,20 +106,41 @@ def _subject(log: KernelLog, host: str | None, device: str | None) -> Subject:
     return Subject(log.subject.kind, host or log.subject.name, log.subject.namespace, device=device)
 
 
-def _sentence(event: GpuEvent) -> str:
-    known = xid(event.code)
-    if event.recovery_action is not None:
-        word = event.recovery_action.replace("_", " ").lower()
-        return f"The driver asks for: {word}."
-    times = f", {event.count} times" if event.count > 1 else ""
-    since = f" from {event.first_time} to {event.last_time}" if _spans(event) else ""
-    who = f" by {event.process} (pid {event.pid})" if event.process and event.pid else ""
-    part = f" in {event.unit}" if event.unit else ""
-    return f"Xid {event.code}{part}{times}{since}{who}: {known.meaning}; {known.advice}."
+def _sentences(events: list[GpuEvent]) -> Iterator[str]:
+    """Say what the codes mean and what to do; codes that mean the same are said once."""
+    groups: dict[str, list[GpuEvent]] = {}
+    for event in events:
+        known = xid(event.code)
+        if event.recovery_action is not None:
+            word = event.recovery_action.replace("_", " ").lower()
+            groups.setdefault(f"the driver asks for: {word}.", []).append(event)
+        else:
+            groups.setdefault(f"{known.meaning}. {known.advice}", []).append(event)
+    for text, alike in groups.items():
+        codes = dict.fromkeys(_code(event) for event in alike)
+        whos = dict.fromkeys(who for event in alike if (who := _who(event)))
+        by = f", from {' and '.join(whos)}" if whos else ""
+        yield f"Xid {' and '.join(codes)}{by}: {text}"
 
 
-def _spans(event: GpuEvent) -> bool:
-    return event.count > 1 and event.first_time is not None and event.first_time != event.last_time
+def _code(event: GpuEvent) -> str:
+    part = f" ({event.unit})" if event.unit else ""
+    times = f", {event.count} times{_span(event)}" if event.count > 1 else ""
+    return f"{event.code}{part}{times}"
+
+
+def _span(event: GpuEvent) -> str:
+    """Say from when to when; bare numbers in a kernel log are seconds since boot."""
+    first, last = event.first_time, event.last_time
+    if first is None or last is None or first == last:
+        return ""
+    if _SECONDS.match(first) and _SECONDS.match(last):
+        return f" between {float(first):.0f} and {float(last):.0f} s after boot"
+    return f" between {first} and {last}"
+
+
+def _who(event: GpuEvent) -> str | None:
+    return f"{event.process} (pid {event.pid})" if event.process and event.pid else None
 
 
 def _evidence(log: KernelLog, events: Iterable[GpuEvent]) -> Iterator[Evidence]:

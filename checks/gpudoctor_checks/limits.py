@@ -121,7 +121,9 @@ def shm(facts: WorkloadFacts) -> Iterator[Result]:
         return
     used = process.shm_used or 0
     small = process.shm_bytes <= _DEFAULT_SHM
+    size = f"the default {amount(process.shm_bytes)}"
     if used >= process.shm_bytes * _NEARLY:
+        size = f"full: {amount(used)} of {amount(process.shm_bytes)}"
         detail = (
             f"{amount(used)} of the {amount(process.shm_bytes)} at /dev/shm are in use: the next "
             "segment fails with ENOSPC or SIGBUS. Segments that crashed processes left there "
@@ -140,9 +142,6 @@ def shm(facts: WorkloadFacts) -> Iterator[Result]:
         detail,
         Evidence(f"/proc/{process.pid}/mountinfo", "shm", f"size={process.shm_bytes}"),
         *([] if process.shm_used is None else [Evidence("statvfs", SHM, f"{used} in use")]),
-        values={
-            "pod": facts.subject.name,
-            "size": f"the default {amount(process.shm_bytes)}",
-        },
+        values={"pod": facts.subject.name, "size": size},
         severity=Severity.WARNING,
     )

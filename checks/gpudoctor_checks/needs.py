@@ -14,6 +14,7 @@ from gpudoctor.checking import CheckSet, Draft, Result, finding
 from gpudoctor.facts.node.gpu import Gpu, NodeGpus, NotAvailable
 from gpudoctor.facts.node.model import AMAZON, MELLANOX, Hca, WorkloadFacts
 from gpudoctor.facts.node.own_container import OwnContainer
+from gpudoctor.facts.node.system import Interface
 from gpudoctor.report import Blame, Evidence, Severity, Unknown
 from gpudoctor.sources.host import Proof
 from gpudoctor_checks import limits, network, placement, workload
@@ -384,15 +385,34 @@ def named_devices(own: OwnContainer) -> Iterator[Result]:
     """NCCL's environment names an interface or an adapter that this container does not have."""
     process = own.node.process
     settings = (process.environment if process is not None else None) or {}
-    interface = settings.get("NCCL_SOCKET_IFNAME", "")
-    if interface and own.interfaces and not workload.names_any(interface, own.interfaces):
-        have = ", ".join(sorted(own.interfaces))
-        yield _misnamed(own, "NCCL_SOCKET_IFNAME", interface, have, Severity.ERROR)
+    if (interface := settings.get("NCCL_SOCKET_IFNAME", "")) and own.interfaces:
+        yield from _interface(own, interface, own.interfaces)
     hca, hcas = settings.get("NCCL_IB_HCA", ""), own.node.hcas
     if hca and hcas and not any(_is_selected(one, hca) for one in hcas):
         have = ", ".join(one.name for one in hcas)
         severity = Severity.ERROR if own.needs.wants_rdma else Severity.WARNING
         yield _misnamed(own, "NCCL_IB_HCA", hca, have, severity)
+
+
+def _interface(
+    own: OwnContainer, wanted: str, interfaces: tuple[Interface, ...]
+) -> Iterator[Draft]:
+    """The named interfaces are not here, or none of them can carry anything."""
+    named = [one for one in interfaces if workload.names_any(wanted, frozenset({one.name}))]
+    if not named:
+        have = ", ".join(sorted(one.name for one in interfaces))
+        yield _misnamed(own, "NCCL_SOCKET_IFNAME", wanted, have, Severity.ERROR)
+    elif not any(one.up and one.addresses for one in named):
+        states = ", ".join(
+            f"{one.name} ({'has no address' if one.up else 'is down'})" for one in named
+        )
+        yield finding(
+            "nccl-env-names-missing-device",
+            own.subject,
+            f"NCCL_SOCKET_IFNAME={wanted} names interfaces that carry nothing: {states}.",
+            Evidence("environment", "NCCL_SOCKET_IFNAME", wanted),
+            values={"name": "NCCL_SOCKET_IFNAME", "pod": own.subject.name, "device": wanted},
+        )
 
 
 def _is_selected(hca: Hca, wanted: str) -> bool:

@@ -1,4 +1,4 @@
-"""PCIe on the node: width and speed of links, what redirects peer traffic, GPUs that are gone."""
+"""PCIe on the node: width and speed of links, GPUs that are gone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from gpudoctor.checking import CheckSet, Result, finding
-from gpudoctor.facts.node.model import AcsPort, Link, NodeFacts, PciDevice, WorkloadFacts
-from gpudoctor.report import Certainty, Evidence, Severity, Subject
+from gpudoctor.facts.node.model import Link, NodeFacts, PciDevice, WorkloadFacts
+from gpudoctor.report import Certainty, Evidence, Subject
 
 CHECKS = CheckSet()
 
@@ -97,56 +97,6 @@ def nic_links(facts: NodeFacts) -> Iterator[Result]:
             values={"device": hca.name, "link": _describe(hca.pci)},
             related=[on(facts, hca.pci.address)],
         )
-
-
-def _matters(facts: NodeFacts, port: AcsPort) -> bool:
-    """Whether peer traffic of a GPU or NIC can turn round below this port.
-
-    Where the tree is known, that is a port of a switch with a GPU or NIC below it; a root port
-    is where traffic to another root port goes anyway.
-    """
-    ends = [*facts.gpus, *(hca.pci for hca in facts.hcas or () if hca.pci is not None)]
-    placed = [end for end in ends if end.root is not None]
-    if not placed:
-        return True
-    return any(port.address in end.bridges[1:] for end in placed)
-
-
-@CHECKS.check(NodeFacts)
-def acs(facts: NodeFacts) -> Iterator[Result]:
-    """A switch port sends peer-to-peer traffic up to the root complex."""
-    passes_through = any(device.driver == "vfio-pci" for device in facts.pci)
-    for port in facts.acs.ports:
-        if not port.redirects or not _matters(facts, port):
-            continue
-        yield finding(
-            "acs-redirects-p2p",
-            on(facts, port.address),
-            f"ACS of bridge {port.address} redirects peer-to-peer requests to the root complex: "
-            "traffic between GPU and NIC below one switch takes the way through the CPU. Turn it "
-            "off on bare metal only; a machine that passes devices to virtual machines needs it."
-            + (" This is a virtual machine: leave it to the host." if facts.virtual else ""),
-            Evidence(port.source, port.address, port.control, "ACSCtl: what is switched on"),
-            values={"bridge": port.address},
-            severity=Severity.INFO if facts.virtual or passes_through else None,
-        )
-
-
-@CHECKS.check(NodeFacts)
-def iommu(facts: NodeFacts) -> Iterator[Result]:
-    """Devices sit behind an IOMMU that translates their addresses."""
-    if not facts.iommu.translated or (facts.pci_whole and not facts.gpus and not facts.hcas):
-        return
-    yield finding(
-        "iommu-enabled",
-        facts.subject,
-        f"The IOMMU translates DMA ({facts.iommu.evidence}). Peer-to-peer traffic between GPUs "
-        "and NICs can go through it, slowly, or fail; identity mode (iommu=pt) does no harm.",
-        Evidence(facts.iommu.source, None, facts.iommu.evidence),
-        values={"evidence": facts.iommu.evidence},
-        certainty=Certainty.CERTAIN if facts.iommu.certain else Certainty.LIKELY,
-        severity=Severity.INFO if facts.virtual else None,
-    )
 
 
 @CHECKS.check(NodeFacts)

@@ -15,7 +15,7 @@ from enum import IntEnum
 import msgspec
 
 from gpudoctor import diagnosis
-from gpudoctor.facts.node import machine, process
+from gpudoctor.facts.node import machine, process, system
 from gpudoctor.facts.node.cuda_stack import CudaStack
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_offer import either, offer_of_gpus, offer_of_module
@@ -23,6 +23,7 @@ from gpudoctor.facts.node.gpu_reader import read_gpus
 from gpudoctor.facts.node.model import NodeFacts
 from gpudoctor.facts.node.needs import Needs
 from gpudoctor.facts.node.own_container import OwnContainer, Proofs
+from gpudoctor.facts.node.system import Interface
 from gpudoctor.readings import host as host_readings
 from gpudoctor.registry import Registry
 from gpudoctor.report import (
@@ -38,8 +39,15 @@ from gpudoctor.report import (
 from gpudoctor.sources.host import Host, Listing, Missing, Proof, proofs, text
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
+from gpudoctor.sources.system import read_system
 
 _NVML_S = 10.0
+_INTERFACES_S = 5.0
+_NOTHING_TRIED = Unknown(
+    "needs of this container",
+    "none is declared (--require, GPUDOCTOR_REQUIRE, the pod's annotation), and it was given "
+    "neither GPU nor RDMA device: nothing was tried",
+)
 _GPU_NODE = re.compile(r"^nvidia\d+$")
 
 
@@ -103,13 +111,17 @@ def run(
     if isinstance(own.gpus, NodeGpus):
         facts.append(own.gpus)
     if needs.nvlink and own.node.topology is not None:
-        facts.append(own.node.topology)
+        # Whether CPUs are near is asked with `numa`; here only NVLink is.
+        topology = own.node.topology
+        facts.append(topology if needs.numa else topology.without_cpus())
     facts += _cuda_stack(own, text(recorder, "/proc/driver/nvidia/version"))
-    found = diagnosis.diagnose(checks, facts)
+    unknown = () if needs != Needs() else (_NOTHING_TRIED,)
+    found = diagnosis.diagnose(checks, facts, unknown=unknown)
     built = diagnosis.report(
         found,
         ReportSubject(subject.kind, subject.name),
         observed_at=host_readings.now(),
+        needed_unknown=bool(unknown),
         facts={"preflight": {"needs": _published(needs), "derived": declared is None}},
     )
     return Outcome(built, _exit(built, found, fail_on, fail_on_unknown))
@@ -142,10 +154,12 @@ def _read(
         "huge": needs.hugepages and proofs.map_huge_pages(needs.hugepages),
         "resolved": needs.bootstrap and first and proofs.resolve(first, needs.bootstrap),
     }
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(_gpus, needs, subject)
+        interfaces = pool.submit(_interfaces)
         node = _node(host, subject)
         gpus = asked.result()
+    node = machine.with_gpus(host, node, gpus if isinstance(gpus, NodeGpus) else None)
     return OwnContainer(
         needs=needs,
         node=node,
@@ -159,13 +173,19 @@ def _read(
                 if isinstance(attempt, proofs.Attempt)
             },
         ),
-        interfaces=frozenset(_in(host, "/sys/class/net")) or None,
+        interfaces=interfaces.result(),
         first_address=first,
     )
 
 
 def _gpus(needs: Needs, subject: Subject) -> NodeGpus | Unknown | None:
     return read_gpus(_NVML_S, subject=subject) if needs.wants_gpus else None
+
+
+def _interfaces() -> tuple[Interface, ...] | None:
+    """Return the interfaces of our network namespace; /sys may show those of another."""
+    answer = read_system(_INTERFACES_S, "interfaces")
+    return None if isinstance(answer, str) else system.parse(answer.text).interfaces
 
 
 def _node(host: Host, subject: Subject) -> NodeFacts:

@@ -19,7 +19,7 @@ from gpudoctor.sources import nvml_file
 from gpudoctor.sources.child import Answer
 from tests.kubernetes_objects import node
 from tests.machines import on_disk, whole_machine
-from tests.sources.host.test_hanging import mounted
+from tests.hanging import mounted
 
 NODE = "gpu-0"
 WAIT_SECONDS = 60.0

@@ -19,6 +19,7 @@ from gpudoctor.sources.child import Answer
 HOST = Subject("Host", "local")
 CHECKS = registry.load()
 NOT_SUPPORTED = {"code": 3, "why": "Not Supported"}
+FABRIC = {"state": 3, "status": 0, "clique": 0, "cluster": ""}
 LINKS = [{"active": True, "errors": {}}] * 18
 HEALTHY: dict[str, Any] = {
     "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-1", "pci": "00000000:18:00.0",
@@ -64,14 +65,17 @@ def test_a_healthy_node_says_nothing() -> None:
         ({"remapped_rows": [0, 1, 1, 1]}, "gpu-memory-repair-failed"),
         ({"sram_threshold": True}, "gpu-memory-repair-failed"),
         ({"retired_pending": True}, "gpu-memory-repair-pending"),
-        ({"pcie_width": 8}, "gpu-pcie-link-degraded"),
-        ({"pcie_generation": 1}, "gpu-pcie-link-degraded"),
+        ({"pcie_width": 8}, "gpu-pcie-degraded"),
+        ({"pcie_generation": 1}, "gpu-pcie-degraded"),
         ({"clock_reasons": 0x44}, "gpu-clocks-slowed"),
         ({"clock_reasons": 0x80}, "gpu-clocks-slowed"),
         ({"links": [*LINKS[:17], {"active": False, "errors": {}}]}, "nvlink-down"),
         ({"fabric": {"state": 2, "status": 0, "clique": 0, "cluster": ""}}, "fabric-not-ready"),
         ({"fabric": {"state": 3, "status": 999, "clique": 0, "cluster": ""}}, "fabric-not-ready"),
         ({"compute_mode": 2}, "gpu-busy"),
+        ({"fabric": FABRIC | {"health_summary": 2}}, "nvlink-fabric-degraded"),
+        ({"fabric": FABRIC | {"health_summary": 1, "health_mask": 1}}, "nvlink-fabric-degraded"),
+        ({"fabric": FABRIC | {"health_mask": 5 << 8}}, "nvlink-fabric-degraded"),
     ],
 )
 def test_findings(changed: dict[str, Any], name: str) -> None:
@@ -89,6 +93,10 @@ def test_findings(changed: dict[str, Any], name: str) -> None:
         {"remapped_rows": NOT_SUPPORTED, "links": NOT_SUPPORTED, "fabric": NOT_SUPPORTED},
         {"fabric": {"state": 0, "status": 0, "clique": 0, "cluster": ""}},
         {"recovery_action": NOT_SUPPORTED},
+        {"fabric": FABRIC | {"health_summary": 1, "health_mask": 2 | 2 << 2 | 1 << 8 | 1 << 14}},
+        {"fabric": FABRIC | {"health_summary": 0, "health_mask": 0}},
+        {"clocks": {"sm": [345, 1980, 1980]}, "clock_reasons": 1},
+        {"row_histogram": [600, 30, 6, 3, 1]},  # a bank without a spare row is no fault yet
         {"compute_mode": 3},  # exclusive is a choice
         {"mig_mode": [1, 1], "links": [{"active": False, "errors": {}}] * 18},
     ],
@@ -117,6 +125,7 @@ def test_a_hang_is_one_unknown_not_one_for_each_value() -> None:
     facts = parse_gpus(Answer(text, in_time=False), HOST)
     assert isinstance(facts, NodeGpus)
     found = diagnosis.diagnose(CHECKS, [facts])
+    assert names(found) == ["driver-not-answering"]
     assert [unknown.what for unknown in found.unknown] == [
         "NVML: temperature of GPU 0 and what follows"
     ]

@@ -25,6 +25,7 @@ from gpudoctor.facts.node.model import (
 )
 from gpudoctor.facts.node.needs import Needs, parse
 from gpudoctor.facts.node.own_container import OwnContainer, Proofs
+from gpudoctor.facts.node.system import Interface
 from gpudoctor.facts.node.versions import CudaVersion, DriverVersion
 from gpudoctor.registry import Registry
 from gpudoctor.report import Blame, Severity, Subject, Unknown
@@ -33,6 +34,8 @@ from gpudoctor_checks import needs
 
 SUBJECT = Subject("Container", "trainer-0")
 GIB = 1 << 30
+LO = Interface("lo", up=True, addresses=("127.0.0.1",))
+ETH0 = Interface("eth0", up=True, mtu=1500, addresses=("10.0.0.7",))
 IPC_LOCK = 1 << 14
 NIC = PciDevice(address="0000:3b:00.0", vendor=MELLANOX, class_=0x020700)
 NO_VALUE = NotAvailable(NOT_SUPPORTED, "Not Supported")
@@ -372,9 +375,7 @@ def test_huge_pages_that_are_there() -> None:
 def test_the_environment_names_what_is_not_here(
     variable: str, value: str, severity: Severity
 ) -> None:
-    own = container(
-        interfaces=frozenset({"lo", "eth0"}), node_process=process(environment={variable: value})
-    )
+    own = container(interfaces=(LO, ETH0), node_process=process(environment={variable: value}))
     found = only(own)
     assert (found.name, found.severity) == ("nccl-env-names-missing-device", severity)
 
@@ -392,7 +393,25 @@ def test_the_environment_names_what_is_not_here(
 )
 def test_the_environment_names_what_is_here(variable: str, value: str) -> None:
     settings = process(environment={variable: value})
-    assert names(container(interfaces=frozenset({"lo", "eth0"}), node_process=settings)) == []
+    assert names(container(interfaces=(LO, ETH0), node_process=settings)) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (Interface("net1", up=False, addresses=("192.168.0.7",)), "net1 (is down)"),
+        (Interface("net1", up=True), "net1 (has no address)"),
+    ],
+)
+def test_the_environment_names_an_interface_that_carries_nothing(
+    state: Interface, why: str
+) -> None:
+    settings = process(environment={"NCCL_SOCKET_IFNAME": "net"})
+    found = only(container(interfaces=(LO, ETH0, state), node_process=settings))
+    assert found.name == "nccl-env-names-missing-device"
+    assert why in found.detail
+    other = Interface("net2", up=True, addresses=("192.168.0.8",))
+    assert names(container(interfaces=(LO, state, other), node_process=settings)) == []
 
 
 def test_the_first_address() -> None:

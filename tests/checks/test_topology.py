@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,16 @@ def report(topology: Topology) -> Report:
 
 
 def names(answer: Report, at_least: Severity = Severity.INFO) -> set[str]:
-    return {
-        f"{finding.name}:{finding.subject.device}" if finding.subject.device else finding.name
-        for finding in answer.findings
-        if finding.severity.rank >= at_least.rank
-    }
+    """NAME or NAME:DEVICE; a finding about several devices names them at the head of its title."""
+    found = set()
+    for finding in answer.findings:
+        if finding.severity.rank < at_least.rank:
+            continue
+        device = finding.subject.device
+        listed = re.match(r"^((?:[\w-]+, )+[\w-]+)(?: \(.*\))?: ", finding.title)
+        devices = [device] if device or not listed else listed[1].split(", ")
+        found |= {f"{finding.name}:{each}" if each else finding.name for each in devices}
+    return found
 
 
 def on(name: str, device: str) -> str:
@@ -91,7 +97,7 @@ def test_reported_machines(path: Path) -> None:
         assert topology["matrix"][one][other] == cell
     for gpu, near in expect.get("nic_for_gpu", {}).items():
         assert topology["nic_for_gpu"][gpu] == near
-    for gpu, nodes in expect["numa"].items():
+    for gpu, nodes in expect.get("numa", {}).items():
         assert topology["numa"][gpu] == nodes
     if "nvlink_islands" in expect:
         assert topology["nvlink_islands"] == expect["nvlink_islands"]

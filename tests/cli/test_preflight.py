@@ -184,6 +184,8 @@ def test_nothing_declared_is_derived(tmp_path: Path) -> None:
     if not Path("/dev/infiniband").exists():
         assert plain.report["facts"]["preflight"] == {"needs": {}, "derived": True}
         assert plain.status == Exit.PASSED
+        assert plain.report["verdict"] == "unknown", "nothing was tried"
+        assert "nothing was tried" in plain.message
 
 
 def test_wrong_usage_is_said_in_the_message_too(

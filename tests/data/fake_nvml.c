@@ -18,7 +18,8 @@
 #define SCRIPT ""
 #endif
 
-static char numbers[64];
+#define MIG 64 /* handles from here on are MIG devices, eight a GPU */
+static char numbers[MIG + 8 * MIG];
 
 static const char *raw(const char *key)
 {
@@ -115,6 +116,10 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
+    if (GPU >= MIG) {
+        snprintf(name, length, "NVIDIA A100-SXM4-80GB MIG 1g.10gb");
+        return NVML_SUCCESS;
+    }
     DEVICE;
     text(GPU, "name", "NVIDIA H100 80GB HBM3", name, length);
     return NVML_SUCCESS;
@@ -122,6 +127,10 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int len
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
+    if (GPU >= MIG) {
+        snprintf(uuid, length, "MIG-00000000-0000-5000-8000-%012d", GPU - MIG);
+        return NVML_SUCCESS;
+    }
     DEVICE;
     snprintf(uuid, length, "GPU-00000000-0000-4000-8000-%012d", GPU);
     return NVML_SUCCESS;
@@ -131,7 +140,8 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     DEVICE;
     memset(pci, 0, sizeof *pci);
-    snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", 0x18 + GPU);
+    snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0",
+             (unsigned int)number(GPU, "bus", 0x18 + (unsigned int)GPU));
     return NVML_SUCCESS;
 }
 
@@ -143,13 +153,36 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
     return NVML_SUCCESS;
 }
 
+/* NVLink 5 counters are there with "nvlink5=1": "counter213=4" for all links of a GPU, else 0. */
+static void field(int gpu, nvmlFieldValue_t *out)
+{
+    char key[32];
+    snprintf(key, sizeof key, "counter%u", out->fieldId);
+    out->nvmlReturn = NVML_SUCCESS;
+    out->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+    if (out->fieldId == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION) {
+        out->nvmlReturn = (nvmlReturn_t)number(gpu, "field", NVML_SUCCESS);
+        out->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+        out->value.uiVal = (unsigned int)number(gpu, "recovery", 0);
+    } else if (number(gpu, "nvlink5", 0)) {
+        out->value.ullVal = number(gpu, key, 0);
+    } else {
+        out->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    }
+}
+
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
     DEVICE;
-    for (int i = 0; i < count; i++) {
-        values[i].nvmlReturn = (nvmlReturn_t)number(GPU, "field", NVML_SUCCESS);
-        values[i].value.uiVal = (unsigned int)number(GPU, "recovery", 0);
-    }
+    for (int i = 0; i < count; i++)
+        field(GPU, &values[i]);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)
+{
+    DEVICE;
+    text(GPU, "gsp", "580.126.09", version, NVML_GSP_FIRMWARE_VERSION_BUF_SIZE);
     return NVML_SUCCESS;
 }
 
@@ -173,7 +206,23 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
     DEVICE;
     if (index >= number(GPU, "mig_devices", 0))
         return NVML_ERROR_NOT_FOUND;
-    *mig = (nvmlDevice_t)(numbers + 32 + index);
+    *mig = (nvmlDevice_t)(numbers + MIG + 8 * GPU + index);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id)
+{
+    if (GPU < MIG)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *id = 7 + (unsigned int)(GPU - MIG) % 8;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *id)
+{
+    if (GPU < MIG)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *id = 0;
     return NVML_SUCCESS;
 }
 
@@ -256,6 +305,7 @@ NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "width", 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "max_generation", 5)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "max_width", 16)
 NUMBER(nvmlDeviceGetPcieReplayCounter, "replays", 0)
+NUMBER(nvmlDeviceGetMinorNumber, "minor_number", (unsigned int)GPU)
 NUMBER(nvmlDeviceGetPowerUsage, "power", 70000)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, "limit", 700000)
 
@@ -277,13 +327,107 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensor
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, nvmlPstates_t *state)
+{
+    DEVICE;
+    *state = (nvmlPstates_t)number(GPU, "pstate", 0);
+    return NVML_SUCCESS;
+}
+
+/* MHz: graphics and SM run alike, memory has its own. */
+#define CLOCK(function, key, otherwise)                                                            \
+    nvmlReturn_t function(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz)            \
+    {                                                                                              \
+        DEVICE;                                                                                    \
+        *mhz = (unsigned int)(type == NVML_CLOCK_MEM ? 2619 : number(GPU, key, otherwise));        \
+        return NVML_SUCCESS;                                                                       \
+    }
+
+CLOCK(nvmlDeviceGetClockInfo, "clock", 1980)
+CLOCK(nvmlDeviceGetMaxClockInfo, "max_clock", 1980)
+CLOCK(nvmlDeviceGetApplicationsClock, "application_clock", 1980)
+
+nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device,
+                                               nvmlRowRemapperHistogramValues_t *values)
+{
+    DEVICE;
+    values->max = 640 - (unsigned int)number(GPU, "banks_used_up", 0);
+    values->high = values->partial = values->low = 0;
+    values->none = (unsigned int)number(GPU, "banks_used_up", 0);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPlatformInfo(nvmlDevice_t device, nvmlPlatformInfo_t *info)
+{
+    DEVICE;
+    memcpy(info->chassisSerialNumber, "1820123456789\0\0", 16);
+    info->slotNumber = 12;
+    info->trayIndex = 3;
+    info->hostId = 1;
+    info->peerType = 2;
+    info->moduleId = (unsigned char)(GPU + 1);
+    return NVML_SUCCESS;
+}
+
+/* Half of the CPUs and one NUMA node a socket, four GPUs on each. */
+static void half(unsigned long *set, unsigned int words, int second, unsigned int width)
+{
+    memset(set, 0, words * sizeof *set);
+    for (unsigned int bit = width * second; bit < width * (second + 1u); bit++)
+        set[bit / 64] |= 1UL << bit % 64;
+}
+
+nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int words, unsigned long *set)
+{
+    DEVICE;
+    half(set, words, GPU >= (int)number(-1, "per_socket", 4), 72);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int words,
+                                         unsigned long *set, nvmlAffinityScope_t scope)
+{
+    (void)scope;
+    DEVICE;
+    half(set, words, GPU >= (int)number(-1, "per_socket", 4), 1);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *node)
+{
+    DEVICE;
+    if (value(GPU, "memory_node") == NULL)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *node = (unsigned int)number(GPU, "memory_node", 0) + 8 * (unsigned int)GPU;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other,
+                                                 nvmlGpuTopologyLevel_t *level)
+{
+    DEVICE;
+    int per_socket = (int)number(-1, "per_socket", 4);
+    int together = (GPU >= per_socket) == (index_of(other) >= per_socket);
+    *level = together ? (nvmlGpuTopologyLevel_t)number(GPU, "near", NVML_TOPOLOGY_NODE)
+                      : NVML_TOPOLOGY_SYSTEM;
+    return NVML_SUCCESS;
+}
+
+/* "fabric_form=2" is a driver that does not know the third form yet; all of them have version,
+   then the fields of the second one, then the summary. */
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *info)
 {
     DEVICE;
+    unsigned int newest = (unsigned int)number(GPU, "fabric_form", 3), form = info->version >> 24;
+    if (form > newest)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     info->state = (nvmlGpuFabricState_t)number(GPU, "fabric", 3);
     info->status = (nvmlReturn_t)number(GPU, "fabric_status", 0);
-    info->cliqueId = 7;
+    info->cliqueId = (unsigned int)number(GPU, "clique", 7);
+    info->healthMask = (unsigned int)number(GPU, "health_mask", 0);
     memset(info->clusterUuid, 0xab, sizeof info->clusterUuid);
+    if (form >= 3)
+        info->healthSummary = (unsigned char)number(GPU, "health", 1);
     return NVML_SUCCESS;
 }
 
@@ -294,6 +438,34 @@ nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link,
     if (link >= number(GPU, "links", 18))
         return NVML_ERROR_INVALID_ARGUMENT;
     *active = link < number(GPU, "links_up", 18) ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
+    return NVML_SUCCESS;
+}
+
+/* "peers=switch" (default), "peers=pair": GPU 0 with 1, 2 with 3, as bridges do, or "hidden". */
+nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link,
+                                                 nvmlIntNvLinkDeviceType_t *type)
+{
+    (void)link;
+    DEVICE;
+    const char *peers = value(GPU, "peers");
+    *type = peers == NULL                       ? NVML_NVLINK_DEVICE_TYPE_SWITCH
+            : strncmp(peers, "pair", 4) == 0    ? NVML_NVLINK_DEVICE_TYPE_GPU
+                                                : NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link,
+                                                 nvmlPciInfo_t *pci)
+{
+    DEVICE;
+    const char *peers = value(GPU, "peers");
+    memset(pci, 0, sizeof *pci);
+    if (peers == NULL)
+        snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", 0x03 + link % 4);
+    else if (strncmp(peers, "pair", 4) == 0)
+        snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", 0x18 + (GPU ^ 1));
+    else
+        return NVML_ERROR_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import time
@@ -207,6 +208,32 @@ class TestInside:
         # Runtimes let all containers open /dev/null; /dev/fuse is none of those devices.
         node = f"--device=/dev/fuse:/dev/infiniband/uverbs0:{rights}"
         assert podman.python(node, arguments=("-c", OPEN)).strip() == repr(opened)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            pytest.param((), id="in its own container"),
+            pytest.param(("--pid=host",), id="over the processes of the host"),
+            pytest.param(("--cap-drop=all", "--security-opt=no-new-privileges"), id="hardened"),
+        ],
+    )
+    def test_a_plain_user_gets_facts_or_reasons_and_no_all_clear(
+        self, podman: Podman, options: tuple[str, ...]
+    ) -> None:
+        ended = podman.end_of_python(
+            "--user=65534:65534", *options, arguments=("-m", "gpudoctor", "check", "-o", "json")
+        )
+        assert (ended.returncode, ended.stderr) == (3, "")
+        report = json.loads(ended.stdout)
+        assert report["verdict"] == "unknown"
+        assert {"what": "NVIDIA GPUs", "why": "the PCI bus shows none"} in report["unknown"]
+        assert all(unknown["why"] for unknown in report["unknown"])
+        told = report["facts"]["host"]
+        if "--pid=host" not in options:  # there process 1 is the host's
+            assert told["cap_ipc_lock"] is False
+        assert told["memlock_soft_bytes"] is not None
+        assert told["rdma_devices"] == []
+        assert told["driver"] is None
 
     def test_nothing_there_is_no_all_clear(self, podman: Podman) -> None:
         report = podman.check_inside("--shm-size=64m")

@@ -16,6 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpudoctor import readings, registry
+from gpudoctor.readings import host as hosts
+from gpudoctor.readings import host_facts
+from gpudoctor.readings.host_facts import Services
+from gpudoctor.sources.bundle import Bundle, HostRecording
+from gpudoctor.sources.host.live import LiveHost
+from gpudoctor.sources.host.recorder import Recorder
 from gpudoctor.sources.pod_resources import read_pod_resources
 from gpudoctor.sources.pod_resources_child import decode
 from tests import kubelet
@@ -108,6 +115,35 @@ def test_a_kubelet_that_does_not_answer(root: Path) -> None:
     with kubelet.serving(root, stuck):
         assert ask(root, SHORT_S)["error"]["code"] == "DEADLINE_EXCEEDED"
         release.set()
+
+
+def test_a_kubelet_that_is_frozen_takes_the_connection_and_no_more(root: Path) -> None:
+    with kubelet.frozen(root):
+        assert ask(root, SHORT_S)["error"]["code"] == "DEADLINE_EXCEEDED"
+
+
+def test_a_hung_kubelet_is_a_finding_of_its_own(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_facts, "_KUBELET_DEADLINE_S", SHORT_S)
+    with kubelet.frozen(root), LiveHost(str(root)) as live:
+        recorder = Recorder(live)
+        reading = hosts.read(recorder, hosts.LOCAL, None, services=Services(str(root)))
+    answer = readings.judge(reading, registry.load())
+    assert "kubelet-not-answering" in answer.roots
+    assert any("DEADLINE_EXCEEDED" in unknown.why for unknown in answer.unknown)
+    bundle = Bundle(hosts={hosts.LOCAL: HostRecording(tree=recorder.tree)})
+    replayed = readings.judge(hosts.read_recorded(bundle), registry.load())
+    assert "kubelet-not-answering" in replayed.roots
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "PERMISSION_DENIED", "NO_GRPCIO"])
+def test_a_kubelet_that_refuses_does_not_hang(code: str) -> None:
+    tree = {"cmd:pod-resources": json.dumps({"error": {"code": code, "details": ""}})}
+    bundle = Bundle(hosts={hosts.LOCAL: HostRecording(tree=tree)})
+    answer = readings.judge(hosts.read_recorded(bundle), registry.load())
+    assert "kubelet-not-answering" not in answer.roots
+    assert any(code in unknown.why for unknown in answer.unknown)
 
 
 def test_a_socket_that_nobody_serves(root: Path) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from gpudoctor import readings, registry
 from gpudoctor.agent.rounds import Answer, Order
+from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.gpu_reader import parse_gpus
 from gpudoctor.readings import Reading, host, host_facts, joined
 from gpudoctor.readings.host_facts import HostFacts, Services
@@ -91,13 +92,12 @@ def _look(live: LiveHost, order: Order, kubelet: Kubelet) -> HostFacts:
     """Read the machine, with what the second DaemonSet wrote of its GPUs where that is mounted."""
     subject = Subject("Node", order.node)
     services = Services(order.host_root or "", kubelet.ask)
-    seen = host_facts.read(Recorder(live), subject, services=services)
     folder = Path(services.root + nvml_file.FOLDER)
-    if services.is_here or not seen.node.gpus or not folder.is_dir():
-        return seen
-    told = nvml_file.read(folder)
-    gpus = told if isinstance(told, Unknown) else parse_gpus(told, subject)
-    return msgspec.structs.replace(seen, gpus=gpus)
+    gpus: NodeGpus | Unknown | None = None
+    if not services.is_here and folder.is_dir():
+        told = nvml_file.read(folder)
+        gpus = told if isinstance(told, Unknown) else parse_gpus(told, subject)
+    return host_facts.read(Recorder(live), subject, services=services, told=gpus)
 
 
 def judge(reading: Reading, checks: Registry, observed: tuple[str, ...]) -> Report:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,8 +14,9 @@ from gpudoctor.facts.kubernetes import fields
 from gpudoctor.facts.node import allotments, cpulist, kernel_log, rdma
 from gpudoctor.facts.node.allotments import Allotment, Names
 from gpudoctor.facts.node.containers import Container
+from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.kernel_log import KernelLog
-from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
+from gpudoctor.facts.node.model import MigDevice, NodeFacts, WorkloadFacts
 from gpudoctor.facts.node.process import in_container
 from gpudoctor.readings import Reading, host_facts, host_labels, kernel_time
 from gpudoctor.readings.host_facts import BOOT_ID, KERNEL_LOG, HostFacts, Services
@@ -31,7 +32,7 @@ GPUS, MEMLOCK = "NVIDIA GPUs", "memlock limit"
 _SHOWN = 5
 _OF_A_PROCESS = re.compile(r"^/proc/(?!1/)[0-9]+/")
 PROGRAMS = ("nvidia-smi topo -m", KERNEL_LOG)
-"""What a live check runs: sysfs does not show NVLink, and the kernel log is asked as dmesg."""
+"""What a live check runs: the tool where NVML tells no NVLinks, and dmesg for the kernel log."""
 
 
 def read_recorded(bundle: Bundle) -> Reading:
@@ -114,7 +115,7 @@ def read(
 def reading(seen: HostFacts, observed_at: str | None) -> Reading:
     """Turn what was seen of a host into a reading, with its containers as children."""
     children = tuple(
-        container(one, workload, observed_at)
+        container(one, workload, observed_at, seen.node.mig)
         for one, workload in seen.containers
         if workload is not None
     )
@@ -134,7 +135,7 @@ def reading(seen: HostFacts, observed_at: str | None) -> Reading:
 def parts(seen: HostFacts, now: str | None) -> tuple[object, ...]:
     """Return what the checks judge of a host itself, as it is now."""
     kernel_log = kernel_time.of_machine(seen, fields.moment(now))
-    known = (seen.node, seen.gpus, kernel_log, seen.node.topology)
+    known = (seen.node, seen.gpus, seen.silence, kernel_log, seen.node.topology)
     return tuple(part for part in known if part is not None and not isinstance(part, Unknown))
 
 
@@ -142,6 +143,8 @@ def published(seen: HostFacts) -> dict[str, Any]:
     """Return what a report says of a host under `facts`."""
     told: dict[str, Any] = {"host": published_facts(seen.node)}
     told["labels"] = host_labels.published(seen)
+    if isinstance(seen.gpus, NodeGpus):
+        told["nvml"] = seen.gpus.published()
     if seen.node.topology is not None:
         told["topology"] = seen.node.topology.published()
     if isinstance(seen.kernel_log, KernelLog):
@@ -168,7 +171,12 @@ def _told(given_out: tuple[Allotment, ...], running: set[Names] | None) -> list[
     ]
 
 
-def container(found: Container, workload: WorkloadFacts, observed_at: str | None) -> Reading:
+def container(
+    found: Container,
+    workload: WorkloadFacts,
+    observed_at: str | None,
+    mig: Sequence[MigDevice] = (),
+) -> Reading:
     """Turn one container's facts into a reading."""
     unknown = []
     if workload.given is None:
@@ -181,7 +189,7 @@ def container(found: Container, workload: WorkloadFacts, observed_at: str | None
             "container": {
                 "id": found.container_id,
                 "pod_uid": found.pod_uid,
-                **_names(found),
+                **_names(found, mig),
                 "pid": int(found.pid),
                 "gpus": None if workload.given is None else list(workload.given),
                 "rdma_devices": [
@@ -199,13 +207,17 @@ def container(found: Container, workload: WorkloadFacts, observed_at: str | None
     )
 
 
-def _names(container: Container) -> dict[str, Any]:
+def _names(container: Container, mig: Sequence[MigDevice]) -> dict[str, Any]:
     """Return what Kubernetes calls a container and what it was given, where that is known."""
     if container.allotment is None:
         return {}
     return {
         **msgspec.to_builtins(container.allotment.names),
         "allotted": allotments.published(container.allotment),
+        "mig": [
+            msgspec.to_builtins(device)
+            for device in allotments.mig_devices(container.allotment, mig)
+        ],
     }
 
 
@@ -227,6 +239,12 @@ def aside(seen: HostFacts) -> Iterator[Unknown]:
             f"{len(facts.acs.denied)} PCI bridges hide their capabilities from this user "
             f"({facts.acs.denied[0]}); read them as root with `lspci -vvv`",
         )
+    if facts.gpus and facts.hcas == () and facts.in_container is not True:
+        yield Unknown(
+            "RDMA",
+            "no RDMA device is here; whether this host should have one, only a site profile says "
+            "(--profile). Without one, traffic between nodes takes TCP",
+        )
     if unseen:
         why = f"{len(unseen)} not seen into: /proc/{unseen[0].pid}/root needs CAP_SYS_PTRACE"
         yield Unknown("devices of containers", why)
@@ -235,6 +253,7 @@ def aside(seen: HostFacts) -> Iterator[Unknown]:
     for part in (seen.given_out, seen.kernel_log):
         if isinstance(part, Unknown):
             yield part
+    yield from seen.unknown
 
 
 def needs(seen: HostFacts) -> list[Unknown]:
@@ -275,12 +294,22 @@ def process_facts(facts: WorkloadFacts) -> dict[str, Any]:
 
 def published_facts(facts: NodeFacts) -> dict[str, Any]:
     """Return what a report says of a host under `facts.host`."""
-    hcas = facts.hcas or ()
+    hcas, models = facts.hcas or (), facts.models or {}
     rates = Counter(port.rate for hca in hcas for port in hca.ports if port.is_active and port.rate)
     return {
         **process_facts(facts),
-        "gpus": {gpu.address: {"numa": gpu.numa} for gpu in facts.gpus},
+        "gpus": {
+            gpu.address: {"numa": gpu.numa, "model": models.get(gpu.address) or gpu.model}
+            for gpu in facts.gpus
+        },
         "rdma_devices": [hca.name for hca in hcas],
+        "rdma_interfaces": {hca.name: list(hca.interfaces) for hca in hcas if hca.interfaces},
+        "interfaces": None
+        if facts.interfaces is None
+        else {
+            one.name: {"up": one.up, "mtu": one.mtu, "has_address": bool(one.addresses)}
+            for one in facts.interfaces
+        },
         "active_ports_by_rate": {
             f"{rate:g}": count for rate, count in sorted(rates.items(), reverse=True)
         },

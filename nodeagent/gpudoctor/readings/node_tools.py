@@ -11,9 +11,9 @@ from gpudoctor.facts.node import (
     cpulist,
     interfaces_text,
     limits_text,
-    machine,
     pci_text,
     rdma_text,
+    topology_reader,
 )
 from gpudoctor.facts.node.model import NodeFacts
 from gpudoctor.facts.node.pci_text import Tree
@@ -102,7 +102,7 @@ def _tree_reader(parse: Callable[[str], Tree], source: str) -> Callable[[TextInp
     def read(text: TextInput) -> Reading:
         tree = parse(_content(text))
         placed = [*tree.gpus, *(nic.pci for nic in tree.nics if nic.pci is not None)]
-        topology = machine.from_sysfs(
+        topology = topology_reader.from_sysfs(
             Subject("Host", text.name),
             tree.gpus,
             tree.nics,

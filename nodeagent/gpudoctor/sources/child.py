@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
 
@@ -21,10 +20,15 @@ _MAX_ANSWER = 1 << 24
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the child printed; `in_time` is False where it had to be killed."""
+    """What the child printed; `in_time` is False where it had to be killed.
+
+    `ended` is False where that did not end it, since it hangs in the kernel. Until it ends no
+    other is started, and the answer is empty.
+    """
 
     text: str
     in_time: bool
+    ended: bool = True
 
 
 class ChildSource:
@@ -43,16 +47,18 @@ class ChildSource:
         """Return the child's answer, or the reason why none was asked for."""
         with self._lock:
             if self._stuck is not None and self._stuck.poll() is None:
-                return "an earlier call hangs and cannot be ended"
+                return Answer("", in_time=False, ended=False)
             self._stuck = None
-            with tempfile.TemporaryFile() as answer:
+            # In memory: a container may have no place that it can write to.
+            with os.fdopen(os.memfd_create("answer"), "rb") as answer:
                 try:
                     child = self._start(answer.fileno(), arguments)
                 except OSError as error:
                     return f"the reading process cannot be started: {error.strerror}"
                 in_time = self._wait(child, deadline_s)
                 answer.seek(0)
-                return Answer(answer.read(_MAX_ANSWER).decode("utf-8", "replace"), in_time)
+                printed = answer.read(_MAX_ANSWER).decode("utf-8", "replace")
+                return Answer(printed, in_time, ended=self._stuck is None)
 
     def _start(self, output: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         # -P: a module in the working directory must not take the place of ours.

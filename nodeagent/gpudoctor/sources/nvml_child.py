@@ -16,22 +16,12 @@ from typing import Any
 
 import pynvml
 
-_MAX_LINKS = pynvml.NVML_NVLINK_MAX_LINKS
-_LINK_ERRORS = {
-    "replay": pynvml.NVML_NVLINK_ERROR_DL_REPLAY,
-    "recovery": pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,
-    "crc": pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT,
-}
-_RECOVERY_ACTION_FIELD = 230
+from gpudoctor.sources import nvml_calls
 
 
 def _emit(*parts: object) -> None:
     sys.stdout.write(json.dumps(parts) + "\n")
     sys.stdout.flush()
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _ask(gpu: int | None, name: str, call: Callable[[], Any]) -> Any:
@@ -51,127 +41,36 @@ def _ask(gpu: int | None, name: str, call: Callable[[], Any]) -> Any:
     return value
 
 
-def _fabric(handle: Any) -> dict[str, Any]:
-    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
-    return {
-        "state": info.state,
-        "status": info.status,
-        "clique": info.cliqueId,
-        "cluster": bytes(info.clusterUuid).hex(),
-    }
-
-
-def _field(handle: Any, field: int) -> int:
-    (value,) = pynvml.nvmlDeviceGetFieldValues(handle, [field])
-    if value.nvmlReturn != pynvml.NVML_SUCCESS:
-        raise pynvml.NVMLError(value.nvmlReturn)
-    return int(value.value.uiVal)
-
-
-def _sram_threshold(handle: Any) -> bool:
-    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
-    pynvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
-    return bool(status.bThresholdExceeded)
-
-
-def _links(handle: Any) -> list[dict[str, Any]]:
-    """Return the links that the part has: the first that it does not have ends the list."""
-    links: list[dict[str, Any]] = []
-    for number in range(_MAX_LINKS):
-        try:
-            active = bool(pynvml.nvmlDeviceGetNvLinkState(handle, number))
-        except pynvml.NVMLError as error:
-            if not links and error.value != pynvml.NVML_ERROR_INVALID_ARGUMENT:
-                raise
-            break
-        links.append({"active": active, "errors": _link_errors(handle, number)})
-    return links
-
-
-def _link_errors(handle: Any, number: int) -> dict[str, int]:
-    errors = {}
-    for name, counter in _LINK_ERRORS.items():
-        try:
-            errors[name] = int(pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, number, counter))
-        except pynvml.NVMLError:
-            continue
-    return errors
-
-
-def _mig_devices(handle: Any) -> list[str]:
-    devices = []
-    for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-        except pynvml.NVMLError:
-            continue
-        devices.append(_text(pynvml.nvmlDeviceGetUUID(device)))
-    return devices
-
-
-def _processes(handle: Any) -> list[dict[str, Any]]:
-    return [
-        {"pid": process.pid, "memory": process.usedGpuMemory}
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    ]
-
-
-_N = pynvml
-_VOLATILE, _UNCORRECTED = _N.NVML_VOLATILE_ECC, _N.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-
-# Identity first and what is known to hang last, so that a hang costs as little as it can.
-_CALLS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
-    ("name", lambda h: _text(_N.nvmlDeviceGetName(h))),
-    ("uuid", lambda h: _text(_N.nvmlDeviceGetUUID(h))),
-    ("pci", lambda h: _text(_N.nvmlDeviceGetPciInfo(h).busId)),
-    ("capability", lambda h: list(_N.nvmlDeviceGetCudaComputeCapability(h))),
-    ("recovery_action", lambda h: _field(h, _RECOVERY_ACTION_FIELD)),
-    ("mig_mode", lambda h: list(_N.nvmlDeviceGetMigMode(h))),
-    ("compute_mode", lambda h: int(_N.nvmlDeviceGetComputeMode(h))),
-    ("persistence", lambda h: bool(_N.nvmlDeviceGetPersistenceMode(h))),
-    ("memory", lambda h: [_N.nvmlDeviceGetMemoryInfo(h).total, _N.nvmlDeviceGetMemoryInfo(h).used]),
-    ("ecc_mode", lambda h: list(_N.nvmlDeviceGetEccMode(h))),
-    ("ecc_uncorrected", lambda h: _N.nvmlDeviceGetTotalEccErrors(h, _UNCORRECTED, _VOLATILE)),
-    ("sram_threshold", _sram_threshold),
-    ("remapped_rows", lambda h: list(_N.nvmlDeviceGetRemappedRows(h))),
-    ("retired_pending", lambda h: bool(_N.nvmlDeviceGetRetiredPagesPendingStatus(h))),
-    ("pcie_generation", _N.nvmlDeviceGetCurrPcieLinkGeneration),
-    ("pcie_width", _N.nvmlDeviceGetCurrPcieLinkWidth),
-    ("pcie_max_generation", _N.nvmlDeviceGetMaxPcieLinkGeneration),
-    ("pcie_max_width", _N.nvmlDeviceGetMaxPcieLinkWidth),
-    ("pcie_replays", _N.nvmlDeviceGetPcieReplayCounter),
-    ("clock_reasons", _N.nvmlDeviceGetCurrentClocksEventReasons),
-    ("temperature", lambda h: _N.nvmlDeviceGetTemperature(h, _N.NVML_TEMPERATURE_GPU)),
-    ("power", lambda h: [_N.nvmlDeviceGetPowerUsage(h), _N.nvmlDeviceGetEnforcedPowerLimit(h)]),
-    ("fabric", _fabric),
-    ("links", _links),
-    ("mig_devices", _mig_devices),
-    ("processes", _processes),
-)
-
-
-def _device(gpu: int) -> None:
+def _device(gpu: int) -> Any:
+    """Ask all about one GPU; returns its handle, None where NVML does not let us at it."""
     handles: list[Any] = []
-    _ask(gpu, "handle", lambda: handles.append(_N.nvmlDeviceGetHandleByIndex(gpu)))
+    _ask(gpu, "handle", lambda: handles.append(pynvml.nvmlDeviceGetHandleByIndex(gpu)))
     if not handles:
-        return
-    for name, call in _CALLS:
+        return None
+    for name, call in nvml_calls.CALLS:
         _ask(gpu, name, lambda call=call: call(handles[0]))  # type: ignore[misc]
+    return handles[0]
+
+
+def _load(library: str) -> bool:
+    ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    return True
 
 
 def main() -> None:
     """Print all that NVML says; the one argument is a library to use instead of the default."""
-    if sys.argv[1:]:
-        ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
-    if _ask(None, "init", lambda: _N.nvmlInit() or True) is None:
+    if sys.argv[1:] and _ask(None, "library", lambda: _load(sys.argv[1])) is None:
         return
-    _ask(None, "driver", lambda: _text(_N.nvmlSystemGetDriverVersion()))
-    _ask(None, "nvml", lambda: _text(_N.nvmlSystemGetNVMLVersion()))
-    _ask(None, "cuda", _N.nvmlSystemGetCudaDriverVersion_v2)
-    count = _ask(None, "count", _N.nvmlDeviceGetCount)
-    for gpu in range(count or 0):
-        _device(gpu)
+    if _ask(None, "init", lambda: pynvml.nvmlInit() or True) is None:
+        return
+    _ask(None, "driver", lambda: nvml_calls.text(pynvml.nvmlSystemGetDriverVersion()))
+    _ask(None, "nvml", lambda: nvml_calls.text(pynvml.nvmlSystemGetNVMLVersion()))
+    _ask(None, "cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    count = _ask(None, "count", pynvml.nvmlDeviceGetCount)
+    handles = [_device(gpu) for gpu in range(count or 0)]
+    for gpu, handle in enumerate(handles):
+        if handle is not None and len(handles) > 1:
+            _ask(gpu, "ancestors", lambda handle=handle: nvml_calls.ancestors(handle, handles))  # type: ignore[misc]
     _emit(None, "complete", True)
 
 

@@ -37,6 +37,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     period: float
     in_time: bool = True
+    ended: bool = True
     why: str = ""
 
 
@@ -44,7 +45,9 @@ def write(folder: Path, answer: Answer | str, period_s: float) -> None:
     """Write NVML's answer, or the reason why it was not asked; OSError where that cannot be."""
     told, why = (answer, "") if isinstance(answer, Answer) else (Answer("", True), answer)
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    head = _Head(boot=_boot(), at=now, period=period_s, in_time=told.in_time, why=why)
+    head = _Head(
+        boot=_boot(), at=now, period=period_s, in_time=told.in_time, ended=told.ended, why=why
+    )
     whole_file.write(folder / _NVML, msgspec.json.encode(head) + b"\n" + told.text.encode())
 
 
@@ -68,7 +71,7 @@ def read(folder: Path) -> Answer | Unknown:
         return Unknown(WHAT, why)
     if head.why:
         return Unknown(WHAT, head.why)
-    return Answer(rest.decode("utf-8", "replace"), head.in_time)
+    return Answer(rest.decode("utf-8", "replace"), head.in_time, head.ended)
 
 
 def _age(head: _Head) -> float | None:

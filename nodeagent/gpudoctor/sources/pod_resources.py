@@ -30,7 +30,8 @@ def read_pod_resources(deadline_s: float, root: str = "") -> str:
     if isinstance(answer, str):
         return _error("NOT_ASKED", answer)
     if not answer.in_time:
-        return _error("DEADLINE_EXCEEDED", "the reading process had to be killed")
+        how = "had to be killed" if answer.ended else "hangs and cannot be ended"
+        return _error("DEADLINE_EXCEEDED", f"the reading process {how}")
     return answer.text
 
 

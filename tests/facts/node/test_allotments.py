@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gpudoctor import readings, registry
 from gpudoctor.facts.node import allotments
-from gpudoctor.facts.node.allotments import Allotment, Names
+from gpudoctor.facts.node.allotments import Allotment, Claimed, Names
+from gpudoctor.facts.node.model import MigDevice
 from gpudoctor.readings import host
 from gpudoctor.report import Report, Unknown
 from gpudoctor.sources.bundle import Bundle, HostRecording
@@ -95,7 +96,10 @@ def test_containers_that_cannot_be_tied_to_names() -> None:
         (["1", "0::2"], (SECOND, FIRST)),
         (["MIG-8f2c1d90-3e5a-4b17-9c2e-5da9abb51763"], None),
         ([UUIDS[0], "7"], None),
-        (["nvidia0/gi3"], None),
+        (["nvidia0/gi3"], (FIRST,)),
+        (["1:0", "1:2"], (SECOND,)),
+        ([f"MIG-{UUIDS[1]}/3/0"], (SECOND,)),
+        (["nvidia9/gi3"], None),
         ([], ()),
     ],
 )
@@ -117,7 +121,59 @@ def test_dra_devices_are_told_and_not_guessed() -> None:
     (child,) = judge(node(pod)).children
     facts = child.facts["container"]
     assert facts["allotted"]["claimed"] == ["gpu.nvidia.com/n1/gpu-0"]
-    assert facts["gpus"] == [SECOND], "by the device nodes that it has"
+    assert facts["gpus"] == [FIRST], "the card with that minor number"
+
+
+MIG = "MIG-00000000-0000-5000-8000-000000000001"
+ON_SECOND = MigDevice(uuid=MIG, gpu=SECOND, index=0, profile="1g.10gb", gpu_instance=7)
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb"])
+@pytest.mark.parametrize("given", [MIG, f"{MIG}::3", MIG.upper()])
+def test_a_mig_device_is_a_part_of_its_card(resource: str, given: str) -> None:
+    allotment = Allotment(names=Names("ml", "p", "c"), devices={resource: (given,)})
+    host = RecordedHost(node())
+    assert allotments.gpus(host, allotment, [ON_SECOND]) == (SECOND,)
+    assert allotments.mig_devices(allotment, [ON_SECOND]) == (ON_SECOND,)
+    assert allotments.gpus(host, allotment) is None, "NVML alone knows the card of a UUID"
+
+
+@pytest.mark.parametrize(
+    ("claimed", "expected"),
+    [
+        ([("gpu.nvidia.com", "gpu-1")], (SECOND,)),
+        ([("gpu.nvidia.com", "gpu-1-mig-19-2-1"), ("gpu.nvidia.com", "gpu-0")], (SECOND, FIRST)),
+        ([("gpu.nvidia.com", "gpu-1-mig-1g10gb-19-4")], (SECOND,)),
+        ([("gpu.nvidia.com", "gpu-7")], None),
+        ([("gpu.nvidia.com", "gpu-vfio-0")], None),
+        ([("dra.net", "eth1"), ("compute-domain.nvidia.com", "channel-0")], ()),
+    ],
+)
+def test_claimed_devices(claimed: list[tuple[str, str]], expected: tuple[str, ...] | None) -> None:
+    devices = tuple(Claimed(driver, "n1", device) for driver, device in claimed)
+    allotment = Allotment(names=Names("ml", "p", "c"), devices={}, claimed=devices)
+    assert allotments.gpus(RecordedHost(node()), allotment) == expected
+
+
+def test_a_container_with_a_mig_device_says_which_card_and_group() -> None:
+    pod = kubelet.pod("trainer-0")
+    pod["containers"][0]["devices"] = [
+        {"resourceName": "nvidia.com/mig-1g.10gb", "deviceIds": [MIG]}
+    ]
+    recorded = node(pod)
+    for path in ("/proc/40/root/dev", "/proc/40/root/dev/infiniband", "/proc/40/environ"):
+        recorded[path] = {"errno": "EACCES"}
+    instance = {"uuid": MIG, "index": 0, "name": "NVIDIA A100 MIG 1g.10gb", "gpu_instance": 7}
+    lines = [[None, "init", True], [0, "pci", "00000000:9D:00.0"], [0, "mig_mode", [1, 1]],
+             [0, "links", []], [0, "mig_devices", [instance]]]  # fmt: skip
+    recorded["cmd:nvml"] = "".join(json.dumps(line) + "\n" for line in lines)
+    answer = judge(recorded)
+    (child,) = answer.children
+    assert child.facts["container"]["gpus"] == [SECOND]
+    (device,) = child.facts["container"]["mig"]
+    assert (device["uuid"], device["gpu"], device["profile"]) == (MIG, SECOND, "1g.10gb")
+    (placed,) = answer.facts["topology"]["mig"]
+    assert (placed["gpu"], placed["gpu_instance"], placed["nvlink_island"]) == ("GPU0", 7, [])
 
 
 def test_protobuf_json_as_grpcurl_prints_it() -> None:

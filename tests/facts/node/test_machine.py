@@ -29,8 +29,9 @@ def test_the_disk_and_the_recording_say_the_same(tmp_path: Path) -> None:
     tree = whole_machine()
     on_disk(tree, tmp_path)
     with LiveHost(str(tmp_path)) as live:
-        seen = machine.read(live, HOST)
-    recorded = machine.read(RecordedHost(tree, roots=["/"]), HOST)
+        seen = machine.with_gpus(live, machine.read(live, HOST), None)
+    recording = RecordedHost(tree, roots=["/"])
+    recorded = machine.with_gpus(recording, machine.read(recording, HOST), None)
     assert seen == recorded
     assert len(seen.gpus) == 8
     topology = seen.topology

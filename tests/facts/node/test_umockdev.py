@@ -31,7 +31,7 @@ from gpudoctor.sources.host.live import LiveHost
 context = pyudev.Context()
 number = lambda device, name: int(device.attributes.get(name), 0)
 with LiveHost(os.environ["UMOCKDEV_DIR"]) as live:
-    facts = machine.read(live, Subject("Host", "test"))
+    facts = machine.with_gpus(live, machine.read(live, Subject("Host", "test")), None)
 print(json.dumps({
     "pyudev": {
         device.sys_name: [number(device, "vendor"), number(device, "class")]
@@ -67,7 +67,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_our_reader_and_the_recording_agree(seen: dict[str, Any]) -> None:
-    facts = machine.read(RecordedHost(whole_machine(), roots=["/"]), Subject("Host", "test"))
+    recording = RecordedHost(whole_machine(), roots=["/"])
+    facts = machine.read(recording, Subject("Host", "test"))
+    facts = machine.with_gpus(recording, facts, None)
     recorded = msgspec.to_builtins([facts.pci, facts.hcas, facts.numa, facts.topology])
     assert json.loads(msgspec.json.encode(recorded)) == seen["ours"]
     assert len(facts.gpus) == 8

@@ -12,7 +12,7 @@ from gpudoctor.sources.host import TIMED_OUT, Missing
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
-from tests.sources.host.test_hanging import mounted
+from tests.hanging import mounted
 
 
 @pytest.fixture

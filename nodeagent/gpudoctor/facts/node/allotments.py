@@ -7,12 +7,15 @@ Older kubelets also list pods that have ended: only a container that runs holds 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from gpudoctor.facts.node import pci
-from gpudoctor.report import Unknown
+from gpudoctor.facts.node.model import MigDevice
+from gpudoctor.report import Subject, Unknown
+from gpudoctor.sources import pod_resources
 from gpudoctor.sources.host import Host, Missing, names
 
 LOGS = "/var/log/containers"
@@ -20,10 +23,16 @@ _LOG = re.compile(
     r"^(?P<pod>[^_]{1,253})_(?P<namespace>[^_]{1,63})_(?P<container>.{1,63})-"
     r"(?P<id>[0-9a-f]{64})\.log$"
 )
+_LATE = "DEADLINE_EXCEEDED"
 _WHAT = "devices that the kubelet gave out"
 _UUID = re.compile(r"^(GPU-[0-9a-f-]{36})(?:::\d+)?$", re.IGNORECASE)
-_NODE = re.compile(r"^nvidia(\d+)$")
-_INDEX = re.compile(r"^(\d{1,3})(?:::\d+)?$")
+_MIG = re.compile(r"^(MIG-[0-9a-f-]{36})(?:::\d+)?$", re.IGNORECASE)
+_OLD_MIG = re.compile(r"^MIG-(GPU-[0-9a-f-]{36})/\d+/\d+(?:::\d+)?$", re.IGNORECASE)
+_NODE = re.compile(r"^nvidia(\d+)(?:/gi\d+)?$")
+_INDEX = re.compile(r"^(\d{1,3})(?::\d{1,2})?(?:::\d+)?$")
+_CLAIMED = re.compile(r"^gpu-(\d{1,3})(?:-mig-[a-z0-9-]+)?$")
+"""Device names of NVIDIA's DRA driver: the minor number, then the MIG profile and its place."""
+_GPU_CLAIMS = "gpu.nvidia.com"
 _GPUS = "nvidia.com/"
 
 
@@ -54,6 +63,14 @@ class Allotment(msgspec.Struct, frozen=True, kw_only=True):
     devices: dict[str, tuple[str, ...]]
     cpus: frozenset[int] = frozenset()
     claimed: tuple[Claimed, ...] = ()
+
+
+class KubeletSilence(msgspec.Struct, frozen=True):
+    """A kubelet that took the connection and gave no answer within its bound."""
+
+    subject: Subject
+    socket: str
+    details: str
 
 
 class _Device(msgspec.Struct, rename="camel"):
@@ -99,12 +116,27 @@ class _Response(msgspec.Struct, rename="camel"):
     error: _Error | None = None
 
 
-def parse(printed: str) -> tuple[Allotment, ...] | Unknown:
-    """Return the containers that were given something; Unknown with the kubelet's reason."""
+def _decode(printed: str) -> _Response | None:
     try:
         # Not strict: protobuf's JSON form writes 64-bit numbers as text.
-        response = msgspec.json.decode(printed.encode(), type=_Response, strict=False)
+        return msgspec.json.decode(printed.encode(), type=_Response, strict=False)
     except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def silence(printed: str, subject: Subject) -> KubeletSilence | None:
+    """Return that the kubelet did not answer in time, None for an answer or another refusal."""
+    response = _decode(printed)
+    error = response.error if response is not None else None
+    if error is None or error.code != _LATE:
+        return None
+    return KubeletSilence(subject, f"{pod_resources.FOLDER}/{pod_resources.NAME}", error.details)
+
+
+def parse(printed: str) -> tuple[Allotment, ...] | Unknown:
+    """Return the containers that were given something; Unknown with the kubelet's reason."""
+    response = _decode(printed)
+    if response is None:
         return Unknown(_WHAT, "the kubelet's answer ended early")
     if response.error is not None:
         return Unknown(_WHAT, f"{response.error.code}: {response.error.details}".rstrip(": "))
@@ -149,31 +181,42 @@ def names_by_id(host: Host) -> dict[str, Names] | None:
     return found
 
 
-def gpus(host: Host, allotment: Allotment) -> tuple[str, ...] | None:
+def gpus(host: Host, allotment: Allotment, mig: Sequence[MigDevice] = ()) -> tuple[str, ...] | None:
     """Return the addresses of the GPUs in an allotment; None if one cannot be told.
 
-    By UUID (with or without a replica number of time-slicing), device node or index; MIG
-    instances and DRA devices have names of their own.
+    By UUID (with or without a replica number of time-slicing), device node, index, or the name
+    that a DRA driver gave; a MIG device is a part of its card, which `mig` tells for UUIDs.
     """
-    if allotment.claimed:
-        return None
-    ids = [
+    ids = _gpu_ids(allotment)
+    claims = [one.device for one in allotment.claimed if one.driver == _GPU_CLAIMS]
+    uuids, minors = addresses(host) if ids or claims else ({}, {})
+    uuids |= {device.uuid.lower(): device.gpu for device in mig}
+    in_order = sorted(minors.values())
+    found = [_address(one, uuids, minors, in_order) for one in ids]
+    found += [minors.get(m[1]) if (m := _CLAIMED.match(one)) else None for one in claims]
+    known = [address for address in found if address is not None]
+    return tuple(dict.fromkeys(known)) if len(known) == len(found) else None
+
+
+def mig_devices(allotment: Allotment, mig: Sequence[MigDevice]) -> tuple[MigDevice, ...]:
+    """Return the MIG devices among what was given, as far as their UUIDs tell."""
+    given = {match[1].lower() for one in _gpu_ids(allotment) if (match := _MIG.match(one))}
+    return tuple(device for device in mig if device.uuid.lower() in given)
+
+
+def _gpu_ids(allotment: Allotment) -> list[str]:
+    return [
         one
         for resource, given in allotment.devices.items()
         if resource.startswith(_GPUS)
         for one in given
     ]
-    uuids, minors = addresses(host) if ids else ({}, {})
-    in_order = sorted(minors.values())
-    found = [_address(one, uuids, minors, in_order) for one in ids]
-    known = [address for address in found if address is not None]
-    return tuple(dict.fromkeys(known)) if len(known) == len(found) else None
 
 
 def _address(
     device: str, uuids: dict[str, str], minors: dict[str, str], in_order: list[str]
 ) -> str | None:
-    if match := _UUID.match(device):
+    if match := _UUID.match(device) or _MIG.match(device) or _OLD_MIG.match(device):
         return uuids.get(match[1].lower())
     if match := _NODE.match(device):
         return minors.get(match[1])

@@ -156,7 +156,8 @@ def workload(host: Host, container: Container, node: NodeFacts) -> WorkloadFacts
     """
     found = process.read_process(host, container.pid)
     verbs, whole = rdma.read_nodes(host, f"/proc/{container.pid}/root/dev/infiniband")
-    given = allotments.gpus(host, container.allotment) if container.allotment else None
+    allotment = container.allotment
+    given = allotments.gpus(host, allotment, node.mig) if allotment else None
     asks = _asks_for_gpus(found.environment)
     if not container.gpu_minors and not verbs and not given and not asks:
         return None

@@ -6,22 +6,19 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from gpudoctor.facts.node import gpu_values as values
 from gpudoctor.facts.node.gpu import (
     LIBRARY_NOT_FOUND,
     NO_ANSWER,
     NOT_ASKED,
-    FabricState,
     Gpu,
-    GpuProcess,
     MemoryUse,
     Modes,
     NodeGpus,
     NotAvailable,
-    NvLink,
     Power,
-    RemappedRows,
 )
-from gpudoctor.facts.node.versions import CudaVersion, parse_driver
+from gpudoctor.facts.node.versions import CudaVersion
 from gpudoctor.report import Subject, Unknown
 from gpudoctor.sources.child import Answer
 from gpudoctor.sources.nvml import read_nvml
@@ -31,8 +28,6 @@ Answers = dict[tuple[int | None, str], Any]
 
 _WHAT = "GPUs (NVML)"
 _MAX_GPUS = 1024
-_CUDA_MAJOR, _CUDA_MINOR = 1000, 10
-_VALUE_NOT_AVAILABLE = (1 << 64) - 1
 
 
 def read_gpus(
@@ -49,13 +44,15 @@ def parse_gpus(answer: Answer, subject: Subject) -> NodeGpus | Unknown:
     """Type what the reading process printed; a text that it did not print is Unknown."""
     answers, asked = _answers(answer.text)
     hung_in = _name(asked) if asked is not None and not answer.in_time else None
+    if not answer.ended and hung_in is None:
+        hung_in = "an earlier call"
     missing = NotAvailable(NO_ANSWER, "NVML did not answer in time")
     if answer.in_time:
         missing = NotAvailable(NOT_ASKED, "not asked")
     init = answers.get((None, "init"))
     failure = _refusal(init)
-    if init is None:
-        return Unknown(_WHAT, missing.why if hung_in else "the reading process ended early")
+    if init is None and hung_in is None:
+        return Unknown(_WHAT, "the reading process ended early" if answer.in_time else missing.why)
     if failure is not None and failure.code == LIBRARY_NOT_FOUND:
         return Unknown(_WHAT, "no libnvidia-ml.so.1: no NVIDIA driver here")
     found = _Values(answers, missing)
@@ -65,11 +62,12 @@ def parse_gpus(answer: Answer, subject: Subject) -> NodeGpus | Unknown:
         subject=subject,
         failure=failure,
         hung_in=hung_in,
-        driver=found.get(None, "driver", _driver),
+        driver=found.get(None, "driver", values.driver),
         nvml=found.get(None, "nvml", str),
-        cuda=found.get(None, "cuda", _cuda),
+        cuda=found.get(None, "cuda", values.cuda),
         count=count,
         gpus=tuple(_gpu(number, found) for number in gpus),
+        ended=answer.ended,
     )
 
 
@@ -135,67 +133,38 @@ def _gpu(number: int, found: _Values) -> Gpu:
         handle=handle if isinstance(handle, NotAvailable) and handle.code >= 0 else None,
         name=get("name", str),
         uuid=get("uuid", str),
-        pci=get("pci", pci_address),
+        pci=get("pci", values.pci_address),
+        minor=get("minor", int),
         capability=get("capability", lambda pair: CudaVersion(*map(int, pair))),
+        gsp_firmware=get("gsp_firmware", str),
         recovery_action=get("recovery_action", int),
         mig_mode=get("mig_mode", lambda pair: Modes(*map(bool, pair))),
-        mig_devices=get("mig_devices", lambda names: tuple(map(str, names))),
+        mig_devices=get("mig_devices", lambda found: tuple(map(values.mig_instance, found))),
         compute_mode=get("compute_mode", int),
         persistence=get("persistence", bool),
         memory=get("memory", lambda pair: MemoryUse(*map(int, pair))),
         ecc_mode=get("ecc_mode", lambda pair: Modes(*map(bool, pair))),
         ecc_uncorrected=get("ecc_uncorrected", int),
         sram_threshold=get("sram_threshold", bool),
-        remapped_rows=get("remapped_rows", _rows),
+        remapped_rows=get("remapped_rows", values.rows),
+        row_histogram=get("row_histogram", values.histogram),
         retired_pending=get("retired_pending", bool),
         pcie_generation=get("pcie_generation", int),
         pcie_width=get("pcie_width", int),
         pcie_max_generation=get("pcie_max_generation", int),
         pcie_max_width=get("pcie_max_width", int),
         pcie_replays=get("pcie_replays", int),
+        performance_state=get("performance_state", int),
         clock_reasons=get("clock_reasons", int),
+        clocks=get("clocks", values.clocks),
         temperature=get("temperature", int),
         power=get("power", lambda pair: Power(*map(int, pair))),
-        fabric=get("fabric", _fabric),
-        links=get("links", lambda links: tuple(map(_link, links))),
-        processes=get("processes", lambda found: tuple(map(_process, found))),
+        platform=get("platform", values.platform),
+        cpus=get("cpus", values.numbers),
+        numa=get("numa", values.numbers),
+        memory_node=get("memory_node", int),
+        fabric=get("fabric", values.fabric),
+        links=get("links", lambda links: tuple(map(values.link, links))),
+        processes=get("processes", lambda found: tuple(map(values.process, found))),
+        ancestors=get("ancestors", values.levels),
     )
-
-
-def pci_address(text: str) -> str:
-    """Return NVML's address (`00000000:3B:00.0`) as sysfs writes it (`0000:3b:00.0`)."""
-    domain, bus, device = text.lower().split(":")
-    return f"{int(domain, 16):04x}:{bus}:{device}"
-
-
-def _driver(text: str) -> Any:
-    driver = parse_driver(text)
-    if driver is None:
-        raise ValueError(text)
-    return driver
-
-
-def _cuda(number: int) -> CudaVersion:
-    return CudaVersion(number // _CUDA_MAJOR, number % _CUDA_MAJOR // _CUDA_MINOR)
-
-
-def _rows(row: Any) -> RemappedRows:
-    correctable, uncorrectable, pending, failed = row
-    return RemappedRows(int(correctable), int(uncorrectable), bool(pending), bool(failed))
-
-
-def _fabric(info: Any) -> FabricState:
-    return FabricState(
-        int(info["state"]), int(info["status"]), int(info["clique"]), str(info["cluster"])
-    )
-
-
-def _link(link: Any) -> NvLink:
-    errors = {str(name): int(count) for name, count in dict(link["errors"]).items()}
-    return NvLink(bool(link["active"]), errors)
-
-
-def _process(process: Any) -> GpuProcess:
-    memory = process["memory"]
-    told = isinstance(memory, int) and memory < _VALUE_NOT_AVAILABLE
-    return GpuProcess(int(process["pid"]), memory if told else None)

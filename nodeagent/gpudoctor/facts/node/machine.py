@@ -1,18 +1,27 @@
-"""Puts together what a host or container has, from any `Host`."""
+"""Puts together what a host or container has, from any `Host`, NVML, udev and psutil."""
 
 from __future__ import annotations
 
 import json
 
-from gpudoctor.facts.node import acs, gpudirect, pci, process, rdma, topology_text
-from gpudoctor.facts.node.model import Hca, NodeFacts, NumaNode, PciDevice
-from gpudoctor.facts.node.topology import Gpu, Nic, Topology
+import msgspec
+
+from gpudoctor.facts.node import acs, gpudirect, pci, process, rdma, topology_reader
+from gpudoctor.facts.node.gpu import NodeGpus, NotAvailable
+from gpudoctor.facts.node.model import MigDevice, NodeFacts, Process
+from gpudoctor.facts.node.system import System
 from gpudoctor.report import Subject
 from gpudoctor.sources.host import Host, text
 
+_IDLE = 0x1
+"""The bit of NVML's clocks event reasons that says that nothing runs."""
+
 
 def read(host: Host, subject: Subject, later: Host | None = None) -> NodeFacts:
-    """Read all facts of a host. `later` is a second observation, for the growth of counters."""
+    """Read all facts of a host but its topology, which `with_gpus` adds.
+
+    `later` is a second observation, for the growth of counters.
+    """
     devices, whole = pci.read_devices(host)
     by_address = {device.address: device for device in devices}
     hcas = rdma.read_hcas(host, by_address, later)
@@ -23,7 +32,6 @@ def read(host: Host, subject: Subject, later: Host | None = None) -> NodeFacts:
         device for device in devices if device.is_gpu and (not given or device.address in given)
     )
     nics = tuple(hca.pci for hca in hcas or () if hca.pci is not None)
-    nodes = process.numa_nodes(host)
     return NodeFacts(
         subject=subject,
         pci=devices,
@@ -36,7 +44,7 @@ def read(host: Host, subject: Subject, later: Host | None = None) -> NodeFacts:
         verbs_whole=verbs_whole,
         rdma_shared=rdma.netns_shared(host),
         process=process.read_process(host, process.workload_pid(host)),
-        numa=nodes,
+        numa=process.numa_nodes(host),
         cpu_policy=_cpu_policy(host),
         gpudirect=gpudirect.read(host),
         acs=acs.read_acs(host, devices),
@@ -46,8 +54,46 @@ def read(host: Host, subject: Subject, later: Host | None = None) -> NodeFacts:
         models=pci.models(host),
         hugepages=process.huge_pages(host),
         in_container=process.in_container(host),
-        topology=_topology(host, subject, gpus, hcas or (), by_address, nodes, listed=whole),
     )
+
+
+def with_system(host: Host, facts: NodeFacts, system: System) -> NodeFacts:
+    """Add what udev and psutil know of our own machine: names, interfaces, limits.
+
+    A device that udev enumerates and the listing did not show is read like the others.
+    """
+    devices = {device.name: device for device in system.devices or () if device.subsystem == "pci"}
+    known = {device.address for device in facts.pci}
+    more = [pci.read_device(host, name) for name in sorted(devices.keys() - known)]
+    found = [*facts.pci, *(device for device in more if device is not None)]
+    named = tuple(
+        msgspec.structs.replace(
+            device, model=devices[device.address].model if device.address in devices else None
+        )
+        for device in found
+    )
+    hcas = tuple(
+        msgspec.structs.replace(
+            hca, interfaces=system.interfaces_of(hca.pci.address) if hca.pci is not None else ()
+        )
+        for hca in facts.hcas or ()
+    )
+    return msgspec.structs.replace(
+        facts,
+        pci=named,
+        pci_whole=facts.pci_whole or bool(devices),
+        hcas=None if facts.hcas is None else hcas,
+        process=_with_limits(facts.process, system),
+        interfaces=system.interfaces,
+    )
+
+
+def _with_limits(process: Process | None, system: System) -> Process | None:
+    """Fill in our own limits where /proc did not show them, as behind a masked /proc."""
+    limits = (system.limits or {}).get("memlock")
+    if process is None or process.pid != "self" or process.memlock_soft is not None or not limits:
+        return process
+    return msgspec.structs.replace(process, memlock_soft=limits[0], memlock_hard=limits[1])
 
 
 def _cpu_policy(host: Host) -> str | None:
@@ -60,65 +106,31 @@ def _cpu_policy(host: Host) -> str | None:
     return policy if isinstance(policy, str) else None
 
 
-def _topology(
-    host: Host,
-    subject: Subject,
-    gpus: tuple[PciDevice, ...],
-    hcas: tuple[Hca, ...],
-    devices: dict[str, PciDevice],
-    nodes: tuple[NumaNode, ...],
-    *,
-    listed: bool,
-) -> Topology | None:
-    """Return the topology by `nvidia-smi topo -m`, else by sysfs; no GPU, no program started."""
-    printed = host.run(["nvidia-smi", "topo", "-m"]) if gpus or not listed else None
-    if isinstance(printed, str):
-        parsed = topology_text.parse(printed, subject)
-        if parsed is not None:
-            return parsed
-    placed = [gpu for gpu in gpus if gpu.root is not None]
-    return from_sysfs(subject, tuple(placed), hcas, devices, nodes) if placed else None
-
-
-def from_sysfs(
-    subject: Subject,
-    gpus: tuple[PciDevice, ...],
-    hcas: tuple[Hca, ...],
-    devices: dict[str, PciDevice],
-    nodes: tuple[NumaNode, ...],
-    source: str = pci.DEVICES,
-) -> Topology:
-    """Build the topology from where PCI devices hang; NVLink cannot be seen there.
-
-    GPUs are numbered by address, as the driver does without CUDA_DEVICE_ORDER.
-    """
-    labels = {gpu.address: f"GPU{index}" for index, gpu in enumerate(gpus)}
-    placed = {labels[gpu.address]: gpu for gpu in gpus}
-    names: list[Nic] = []
-    for hca in hcas:
-        if hca.pci is not None and hca.pci.root is not None:
-            label = f"NIC{len(names)}"
-            placed[label] = pci.physical_function(hca.pci, devices)
-            names.append(Nic(label, hca.name))
-    with_cpus = sum(1 for node in nodes if node.cpus)
-    matrix: dict[str, dict[str, str]] = {}
-    for one, here in placed.items():
-        matrix[one] = {}
-        for other, there in placed.items():
-            path = "X" if one == other else pci.path_between(here, there, with_cpus)
-            if path is not None:
-                matrix[one][other] = path
-    return Topology(
-        subject=subject,
-        source=source,
-        gpus=tuple(_place(labels[gpu.address], gpu) for gpu in gpus),
-        nics=tuple(names),
-        matrix=matrix,
-        nvlink_shown=False,
-        numa_shown=any(gpu.numa is not None for gpu in gpus),
+def with_gpus(host: Host, facts: NodeFacts, gpus: NodeGpus | None) -> NodeFacts:
+    """Add what NVML alone knows, and the topology by the best source that there is."""
+    found = gpus.gpus if gpus is not None else ()
+    at = {gpu.pci: gpu for gpu in found if isinstance(gpu.pci, str)}
+    working = {
+        address: not gpu.clock_reasons & _IDLE
+        for address, gpu in at.items()
+        if isinstance(gpu.clock_reasons, int)
+    }
+    return msgspec.structs.replace(
+        facts,
+        busy=facts.busy | {address for address, works in working.items() if works},
+        idle=facts.idle | {address for address, works in working.items() if not works},
+        mig=tuple(
+            MigDevice(
+                uuid=instance.uuid,
+                gpu=address,
+                index=instance.index,
+                profile=instance.profile,
+                gpu_instance=instance.gpu_instance,
+                compute_instance=instance.compute_instance,
+            )
+            for address, gpu in at.items()
+            if not isinstance(gpu.mig_devices, NotAvailable)
+            for instance in gpu.mig_devices
+        ),
+        topology=topology_reader.read(host, facts, gpus),
     )
-
-
-def _place(label: str, gpu: PciDevice) -> Gpu:
-    known = gpu.numa is not None and gpu.numa >= 0
-    return Gpu(label=label, numa=(gpu.numa,) if known and gpu.numa is not None else None)

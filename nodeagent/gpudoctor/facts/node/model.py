@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gpudoctor.facts.node.system import Interface, Waiting
 from gpudoctor.facts.node.topology import Topology
 from gpudoctor.report import Subject
 
@@ -32,6 +33,7 @@ class PciDevice(msgspec.Struct, frozen=True, kw_only=True):
     `bridges` are the addresses between the root complex and the device, top first, and `root`
     names the root complex (`pci0000:15`). `upstream` is the link of the bridge above: a slot may
     be wired narrower than the card. `numa` is None when unknown, -1 when the firmware says none.
+    `model` is what udev's hardware database calls it.
     """
 
     address: str
@@ -47,6 +49,7 @@ class PciDevice(msgspec.Struct, frozen=True, kw_only=True):
     physical: str | None = None
     driver: str | None = None
     iommu: str | None = None
+    model: str | None = None
 
     @property
     def is_gpu(self) -> bool:
@@ -117,7 +120,10 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hca(msgspec.Struct, frozen=True, kw_only=True):
-    """An RDMA device. `pci` is its address; `uverbs` its device node's name, such as uverbs3."""
+    """An RDMA device. `pci` is its address; `uverbs` its device node's name, such as uverbs3.
+
+    `interfaces` are the network interfaces of the same function, where udev was asked.
+    """
 
     name: str
     pci: PciDevice | None
@@ -125,6 +131,7 @@ class Hca(msgspec.Struct, frozen=True, kw_only=True):
     board: str | None
     ports: tuple[Port, ...]
     uverbs: str | None
+    interfaces: tuple[str, ...] = ()
 
     @property
     def is_efa(self) -> bool:
@@ -172,6 +179,17 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         if self.effective is None:
             return None
         return bool(self.effective >> 14 & 1) and self.own_user_namespace is not True
+
+
+class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A MIG device and its card's address; `index` is its number on the card."""
+
+    uuid: str
+    gpu: str
+    index: int | None = None
+    profile: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 class HugePages(msgspec.Struct, frozen=True):
@@ -275,8 +293,10 @@ class NodeFacts(WorkloadFacts, frozen=True, kw_only=True):
     """A machine as well as the process that looks at it.
 
     `busy` are GPUs known to be in P0 or under load, `idle` those known not to be. `driver_gpus`
-    are the addresses of those that the driver has, `models` their names. `stuck` are paths that
-    did not answer in time, `refused` those that this user may not read.
+    are the addresses of those that the driver has, `models` their names, `mig` the MIG devices
+    that NVML shows. `interfaces` are those of our network namespace. `stuck` are paths that did not
+    answer in time, `waiting` the processes in state D then, `refused` the paths that this user may
+    not read.
     """
 
     busy: frozenset[str] = frozenset()
@@ -287,6 +307,9 @@ class NodeFacts(WorkloadFacts, frozen=True, kw_only=True):
     virtual: bool | None = None
     driver_gpus: tuple[str, ...] | None = None
     models: dict[str, str] | None = None
+    mig: tuple[MigDevice, ...] = ()
     hugepages: tuple[HugePages, ...] = ()
+    interfaces: tuple[Interface, ...] | None = None
+    waiting: tuple[Waiting, ...] = ()
     stuck: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()

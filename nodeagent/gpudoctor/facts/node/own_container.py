@@ -7,6 +7,7 @@ import msgspec
 from gpudoctor.facts.node.gpu import NodeGpus
 from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
 from gpudoctor.facts.node.needs import Needs
+from gpudoctor.facts.node.system import Interface
 from gpudoctor.report import Subject, Unknown
 from gpudoctor.sources.host import Proof
 
@@ -32,7 +33,7 @@ class OwnContainer(msgspec.Struct, frozen=True, kw_only=True):
     gpus: NodeGpus | Unknown | None = None
     gpu_nodes: int | None = None
     proofs: Proofs = Proofs()
-    interfaces: frozenset[str] | None = None
+    interfaces: tuple[Interface, ...] | None = None
     first_address: str | None = None
 
     @property

@@ -36,7 +36,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     `cpus_cut` says that the tool printed only the first entries of a longer list. `numa` are the
     CPU nodes it is near to, None when the machine does not say; `memory_node` is the GPU's own
-    memory as a NUMA node (Grace).
+    memory as a NUMA node (Grace). `is_partitioned` says that MIG is on: it has no NVLink then.
     """
 
     label: str
@@ -45,6 +45,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     cpus_cut: bool = False
     numa: tuple[int, ...] | None = None
     memory_node: int | None = None
+    is_partitioned: bool = False
 
 
 class Nic(msgspec.Struct, frozen=True):
@@ -52,6 +53,16 @@ class Nic(msgspec.Struct, frozen=True):
 
     label: str
     device: str
+
+
+class MigPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A MIG device: the label of the card that it is on, its profile and its instances there."""
+
+    uuid: str
+    gpu: str
+    profile: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 class BrokenRow(msgspec.Struct, frozen=True):
@@ -77,6 +88,12 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     nvlink_shown: bool
     numa_shown: bool
     broken: tuple[BrokenRow, ...] = ()
+    mig: tuple[MigPlace, ...] = ()
+
+    def without_cpus(self) -> Topology:
+        """Return it as if the CPUs near to the GPUs were not known."""
+        gpus = (msgspec.structs.replace(gpu, cpus=None, cpus_text="") for gpu in self.gpus)
+        return msgspec.structs.replace(self, gpus=tuple(gpus))
 
     def path(self, one: str, other: str) -> str | None:
         """Return the path between two labels, read in either direction; None if unknown."""
@@ -142,4 +159,10 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
             "cpu_affinity_cut": any(gpu.cpus_cut for gpu in self.gpus),
             "nvlink_islands": [list(island) for island in self.islands()],
             "nvlink_visible": self.nvlink_shown,
+            "mig": [self._placed(device) for device in self.mig],
         }
+
+    def _placed(self, device: MigPlace) -> dict[str, Any]:
+        """Return a MIG device with the NVLink group that its card belongs to."""
+        group = next((island for island in self.islands() if device.gpu in island), ())
+        return {**msgspec.to_builtins(device), "nvlink_island": list(group)}

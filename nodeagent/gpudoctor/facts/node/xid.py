@@ -55,9 +55,6 @@ class Xid(msgspec.Struct, frozen=True):
     advice: str
 
 
-_UNLISTED = "not in the catalogue"
-
-
 @cache
 def _catalogue() -> dict[int, Xid]:
     text = importlib.resources.files(__package__).joinpath("xid.tsv").read_text(encoding="utf-8")
@@ -75,7 +72,13 @@ def xid(code: int) -> Xid:
     """Return the catalogue's row of a code; one that it does not list has severity unknown."""
     known = _catalogue().get(code)
     return known or Xid(
-        code, "UNKNOWN", XidSeverity.UNKNOWN, Action.NONE, "gpu-xid-noted", _UNLISTED, _UNLISTED
+        code,
+        "UNKNOWN",
+        XidSeverity.UNKNOWN,
+        Action.NONE,
+        "gpu-xid-noted",
+        "a code that NVIDIA's catalogue does not list",
+        "Look for it in the notes of the driver's release.",
     )
 
 

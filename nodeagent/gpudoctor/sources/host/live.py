@@ -87,7 +87,11 @@ class LiveHost:
                 return Missing(TIMED_OUT, "an earlier call is still stuck")
             del self._stuck[where]
         if self._worker is None:
-            self._worker = _Worker(self._root)
+            try:
+                self._worker = _Worker(self._root)
+            except OSError as error:
+                # Nothing is known then; that it "may not be read" would blame the file.
+                return Missing("EIO", f"the reading process cannot be started: {error.strerror}")
         reply = self._worker.ask(request, bound)
         if reply is None:
             self._worker.kill()
