@@ -17,9 +17,9 @@ from gpudoctor.agent.rounds import Order, Rounds
 from gpudoctor.report import Report
 from gpudoctor.sources import nvml_file
 from gpudoctor.sources.child import Answer
+from tests.hanging import mounted
 from tests.kubernetes_objects import node
 from tests.machines import on_disk, whole_machine
-from tests.hanging import mounted
 
 NODE = "gpu-0"
 WAIT_SECONDS = 60.0
