@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +16,7 @@ import pytest
 
 from gpudoctor.publish import names
 from gpudoctor.publish.brake import Braked
+from tests import parts
 from tests.agent import running
 from tests.agent.running import Agent
 from tests.agent.small_cluster import NODE, SmallCluster
@@ -253,3 +255,22 @@ def test_the_parent_imports_no_rule_no_nvml_and_no_grpc() -> None:
     loaded = {name.split(".")[0] for name in json.loads(printed)}
     assert not loaded & {"gpudoctor_checks", "pynvml", "grpc", "pyudev", "psutil", "jinja2"}
     assert not {name for name in json.loads(printed) if name.startswith("gpudoctor.facts")}
+
+
+def test_a_device_that_changes_brings_the_next_round_forward(
+    cluster: SmallCluster, root: Path, kubeconfig: Path, tmp_path: Path
+) -> None:
+    device = next(Path("/sys/bus/pci/devices").glob("*/uevent"), None)
+    if device is None or not os.access(device, os.W_OK):
+        parts.missing("a PCI device whose uevent may be asked for (root)")
+    assert device is not None
+    # The next round by the period alone would come after about an hour.
+    command = running.command(kubeconfig, root=root, period=3600)
+    with running.running(command, tmp_path / "log"):
+        cluster.wait("the first round", lambda: cluster.renewals() >= 1)
+
+        def second_round() -> bool:
+            device.write_text("change")
+            return cluster.renewals() >= 2
+
+        cluster.wait_polling("round after the change", second_round)

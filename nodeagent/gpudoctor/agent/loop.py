@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpudoctor.agent import bundle, node_object, server
+from gpudoctor.agent import bundle, early, node_object, server
 from gpudoctor.agent.clock import ServerClock
 from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.outbox import Entry, Outbox
@@ -30,6 +30,9 @@ from gpudoctor.sources.kubernetes.watch import Picture
 
 JITTER = 0.1
 """Share of the period by which a round comes sooner or later: agents that started together part."""
+
+EARLY_S = 5.0
+"""What lies at least between rounds, however often devices change."""
 
 OLD_PERIODS = 3
 """For so many periods objects that can no longer be read are still taken for the state."""
@@ -120,6 +123,8 @@ class Agent:
         self._last_round: tuple[float, float] | None = None
         self._alive_at = time.monotonic()
         self._complaints: dict[str, str] = {}
+        self._wake = threading.Event()
+        self._device_changed = False
         self._stopping = False
 
     # -- running -------------------------------------------------------------------------------
@@ -132,21 +137,29 @@ class Agent:
             # Daemons: what hangs in a socket or a pipe must not hold up the end.
             watch = threading.Thread(target=self._picture.run, args=(stop,), daemon=True)
             rounds = threading.Thread(target=self._loop, args=(stop,), daemon=True)
-            watch.start()
-            rounds.start()
+            devices = threading.Thread(
+                target=early.watch, args=(stop, self._look_again, self._say), daemon=True
+            )
+            for thread in (watch, rounds, devices):
+                thread.start()
             stop.wait()
             self._stopping = True
+            self._wake.set()
             rounds.join(STOP_S)
             self._rounds.close()
 
     def _loop(self, stop: threading.Event) -> None:
         self._listed.wait(FIRST_LIST_S)
-        due = time.monotonic()
+        due = ended = time.monotonic()
         while not stop.is_set():
             self._alive_at = time.monotonic()
             try:
+                if self._device_changed:
+                    self._device_changed = False
+                    due = min(due, ended + EARLY_S)
                 if time.monotonic() >= due:
                     self._round()
+                    ended = time.monotonic()
                     due = time.monotonic() + self._settings.period_s * _jitter()
                 self._outbox.flush()
             except Exception as error:  # noqa: BLE001 - the next round may go better
@@ -156,7 +169,13 @@ class Agent:
                 due = time.monotonic() + self._settings.period_s * _jitter()
             waits = self._outbox.wait_s()
             left = max(0.0, due - time.monotonic())
-            stop.wait(left if waits is None else min(left, max(waits, 0.05)))
+            self._wake.wait(left if waits is None else min(left, max(waits, 0.05)))
+            self._wake.clear()
+
+    def _look_again(self) -> None:
+        """Have the next round come soon; called by the thread that hears of device changes."""
+        self._device_changed = True
+        self._wake.set()
 
     def _round(self) -> None:
         started = time.monotonic()

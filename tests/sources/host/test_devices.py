@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,32 @@ def test_the_kernels_own_uevents() -> None:
             parts.missing(f"the right to ask for a uevent (root): {error}")
         assert Change("change", "net", "lo") in hotplug.wait(PLENTY_S)
         assert isinstance(hotplug.fileno(), int)
+
+
+def test_a_device_that_never_rests_does_not_hold_the_reader_up() -> None:
+    device = Path("/sys/class/net/lo/uevent")
+    if not os.access(device, os.W_OK):
+        parts.missing("the right to ask for a uevent (root)")
+    stop = threading.Event()
+
+    def restless() -> None:
+        while not stop.is_set():
+            device.write_text("change")
+
+    with Hotplug(("net",)) as hotplug:
+        thread = threading.Thread(target=restless)
+        thread.start()
+        try:
+            assert hotplug.wait(PLENTY_S), "a burst that has an end"
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_other_subsystems_are_not_heard() -> None:
+    with Hotplug(("infiniband",)) as hotplug:
+        try:
+            Path("/sys/class/net/lo/uevent").write_text("change")
+        except OSError as error:
+            parts.missing(f"the right to ask for a uevent (root): {error}")
+        assert hotplug.wait(1.0) == ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +18,9 @@ import msgspec
 SUBSYSTEMS = ("pci", "infiniband", "net")
 _PROPERTIES = ("DRIVER", "ID_VENDOR_FROM_DATABASE", "ID_MODEL_FROM_DATABASE", "PCI_SLOT_NAME")
 _SETTLE_S = 0.2
+_BURST_S = 2.0
+"""A device that keeps changing makes no end of events: what is read as one burst has one."""
+
 _MOST_EVENTS = 1 << 14
 
 
@@ -51,19 +54,19 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Hotplug:
-    """The kernel's uevents for PCI, RDMA and network devices, from the moment it is made.
+    """The kernel's uevents for devices of these subsystems, from the moment it is made.
 
     It may be waited on with others by its `fileno`. Events get lost when nobody reads them in
     time, and some drivers send none: what they say is "look again", not what has changed.
     OSError where the socket cannot be had, ImportError without udev's library.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, subsystems: Sequence[str] = SUBSYSTEMS) -> None:
         import pyudev  # imported late: only an agent waits
 
         # Not "udev": its daemon may be missing, as in every container.
         self._monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
-        for subsystem in SUBSYSTEMS:
+        for subsystem in subsystems:
             self._monitor.filter_by(subsystem)
         self._monitor.start()
 
@@ -86,22 +89,28 @@ class Hotplug:
         """Return the changes of one burst, none if there is none within the time-out.
 
         A card with its ports and functions makes many events: the burst is over when nothing
-        more comes for a moment.
+        more comes for a moment, or when it has lasted long enough.
         """
         changes: list[Change] = []
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while len(changes) < _MOST_EVENTS and self._readable(deadline, waited=not changes):
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while len(changes) < _MOST_EVENTS and self._readable(end, _SETTLE_S if changes else None):
             change = self._next()
-            if change is not None:
-                changes.append(change)
+            if change is None:
+                continue
+            if not changes:
+                end = time.monotonic() + _BURST_S
+            changes.append(change)
         return tuple(changes)
 
-    def _readable(self, deadline: float | None, *, waited: bool) -> bool:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    def _readable(self, end: float | None, most_s: float | None) -> bool:
+        """Wait for an event until `end` at the latest, and no longer than `most_s`."""
+        left = None if end is None else max(0.0, end - time.monotonic())
+        if left == 0 and most_s is not None:
+            return False  # the burst has lasted long enough
+        bounds = [bound for bound in (left, most_s) if bound is not None]
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
-        bound = left if waited else _SETTLE_S
-        return bool(poll.poll(None if bound is None else bound * 1000))
+        return bool(poll.poll(min(bounds) * 1000 if bounds else None))
 
     def _next(self) -> Change | None:
         try:
