@@ -31,6 +31,7 @@ EXPECTED = {
     "operator-stalled": ("trainer-0", ["driver-container-failing"]),
     "lost-gpu": ("trainer-0", ["gpu-unhealthy-shrinks-allocatable"]),
     "admitted-but-fragmented": ("trainer-0", ["gpu-fragmentation"]),
+    "port-down-on-its-node": ("w-0", ["nic-port-down"]),
     "model-killed-while-loading": ("llm-0", ["liveness-kills-loading-model"]),
 }
 SECRET = "hunter2-do-not-print"
