@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from gpudoctor.cli import root
 from gpudoctor.errors import InputError
+from tests.sources.kubernetes.api_server import serving
+from tests.sources.kubernetes.test_gather import World
 
 
 def run(*arguments: str) -> tuple[int, dict[str, Any]]:
@@ -72,16 +74,30 @@ def node_dump(tmp_path: Path, labels: dict[str, str]) -> str:
     return str(path)
 
 
+RTX_4090 = {
+    "nvidia.com/cuda.driver-version.full": "570.172.08",
+    "nvidia.com/cuda.runtime-version.major": "12",
+    "nvidia.com/cuda.runtime-version.minor": "8",
+    "nvidia.com/gpu.product": "NVIDIA-GeForce-RTX-4090",
+}
+
+
+def test_a_live_node_answers_as_its_dump(tmp_path: Path) -> None:
+    dump = node_dump(tmp_path, RTX_4090)
+    recorded = run("--node", "gpu-1", "--from", dump, "--cuda", "13.0")
+    with serving(World([json.loads(Path(dump).read_text())])) as server:
+        live = run("--node", "gpu-1", "--server", server.url, "--cuda", "13.0")
+        assert [asked.path for asked in server.asked] == ["/api/v1/nodes/gpu-1"]
+        arguments = ["compat", "--node", "gpu-2", "--server", server.url, "--cuda", "13.0"]
+        missing = CliRunner().invoke(root, arguments)
+    assert recorded[0] == 1
+    assert [live[0], live[1]["findings"]] == [recorded[0], recorded[1]["findings"]]
+    assert isinstance(missing.exception, InputError)
+    assert "gpu-2" in str(missing.exception)
+
+
 def test_driver_and_gpu_of_a_nodes_labels(tmp_path: Path) -> None:
-    dump = node_dump(
-        tmp_path,
-        {
-            "nvidia.com/cuda.driver-version.full": "570.172.08",
-            "nvidia.com/cuda.runtime-version.major": "12",
-            "nvidia.com/cuda.runtime-version.minor": "8",
-            "nvidia.com/gpu.product": "NVIDIA-GeForce-RTX-4090",
-        },
-    )
+    dump = node_dump(tmp_path, RTX_4090)
     status, report = run("--node", "gpu-1", "--from", dump, "--cuda", "13.0")
     assert (status, report["roots"]) == (1, ["driver-too-old"])
     assert report["facts"]["compat"]["capability"] == "8.9"
