@@ -1,4 +1,4 @@
-"""One control plane a test run, of the line that KUBERNETES_LINE names (default: the newest)."""
+"""One control plane a test module, of the line that KUBERNETES_LINE names (default: the newest)."""
 
 from __future__ import annotations
 
@@ -34,27 +34,26 @@ def programs(line: str, pytestconfig: pytest.Config) -> Path:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def control_plane(
     programs: Path, line: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
+    """A cluster of the module's own: what one leaves behind is no other's affair."""
     with running(programs, tmp_path_factory.mktemp("control-plane"), line) as started:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def admin(control_plane: ControlPlane) -> Iterator[Admin]:
     administrator = Admin(control_plane)
     yield administrator
     administrator.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def own_namespace(admin: Admin) -> str:
     """gpudoctor's own namespace, where its policies' parameters lie."""
-    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpudoctor"}}
-    if not admin.exists(made):
-        admin.create(made)
+    admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpudoctor"}})
     return "gpudoctor"
 
 

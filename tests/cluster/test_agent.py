@@ -147,7 +147,7 @@ def test_an_agent_publishes_with_its_own_token_and_is_quiet_at_rest(
     assert agent.stop() == 0
 
 
-def test_after_a_crash_of_the_api_server_all_is_true_within_two_rounds(
+def test_after_a_crash_of_the_api_server_all_is_true_once_two_rounds_agree(
     control_plane: ControlPlane, admin: Admin, agent: Agent, root: Path
 ) -> None:
     wait_for("label", lambda: label(admin) == FAILING)
@@ -155,7 +155,11 @@ def test_after_a_crash_of_the_api_server_all_is_true_within_two_rounds(
     heal(root)  # what happens in the meantime
     wait_for("word of the outage", lambda: "cannot be read" in agent.said())
     control_plane.start_api_server()
-    rounds(admin, 3)
+    # A renewal from before the crash, a round that was under way, and the two that have to agree.
+    for _ in range(4):
+        rounds(admin, 1)
+        if label(admin) != FAILING and condition(admin).get("status") != "False":
+            break
     assert label(admin) != FAILING
     assert condition(admin).get("status") != "False"
     pod = stage.create(admin, TENANT, gpu_pod(1, "after", on=NODE))["metadata"]["name"]
