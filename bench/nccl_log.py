@@ -9,10 +9,11 @@ starts the world communicator and up to 59 more (as tensor, pipeline, data and e
 them), with 32 channels and four connections (ring and tree) a channel; between them it prints a
 few lines of its own training loop. The ranks are interleaved at random, line by line.
 
-Figures (Python 3.11, numpy 2.4): no quiet run of this state yet. Instructions a MiB, counted
-by callgrind over 8 MiB of 64 ranks: grep 4.2 million, gpudoctor 26 million = 6.2 times, of which
-the vector sieve is the greater part; the state before took 35 million = 8.4 times, and 7.4 times
-grep's processor time on 1 GiB (6.0 s, peak 86 MiB) with two shared cores at load 1 to 3.
+Figures (Python 3.11, numpy 2.4): no quiet run of this state yet. On two cores shared with test
+runs 13.1 times grep (12.9 s, peak 100 MiB), the state before 13.7 times in the same hour; that one
+took 7.4 times (6.0 s) on a quieter machine. Instructions a MiB, counted by callgrind over 8 MiB of
+64 ranks: grep 4.2 million, gpudoctor 26 million = 6.2 times, of which the vector sieve is the
+greater part; the state before took 35 million = 8.4 times.
 """
 
 from __future__ import annotations
