@@ -2,7 +2,9 @@
 
     python hanging_fs.py MOUNTPOINT DIRECTORY
 
-The rest of it is empty but for /ok. Killing this process ends every hang.
+The rest of it is empty but for /ok. Killing this process ends every hang. The file
+MOUNTPOINT.asked is there once a request that is never answered has been taken: only from then on
+does even a killed process wait for the answer.
 """
 
 from __future__ import annotations
@@ -11,17 +13,20 @@ import errno
 import stat
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import mfusepy
 
 
 class Hanging(mfusepy.Operations):  # type: ignore[misc]
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, asked: Path) -> None:
         self._directory = directory
+        self._asked = asked
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
         if path.startswith(self._directory + "/"):
+            self._asked.touch()
             threading.Event().wait()
         if path == "/ok":
             return {"st_mode": stat.S_IFREG | 0o444, "st_nlink": 1, "st_size": 3}
@@ -37,4 +42,5 @@ class Hanging(mfusepy.Operations):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    mfusepy.FUSE(Hanging(sys.argv[2]), sys.argv[1], foreground=True, nothreads=False, fsname="hang")
+    hanging = Hanging(sys.argv[2], Path(f"{sys.argv[1]}.asked"))
+    mfusepy.FUSE(hanging, sys.argv[1], foreground=True, nothreads=False, fsname="hang")
