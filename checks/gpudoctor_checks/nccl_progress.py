@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from statistics import median
 
 from gpudoctor.checking import Result
 from gpudoctor.facts.nccl.model import Communicator, Event, NcclLog, WorkStatus
@@ -199,6 +198,8 @@ def _late_to(comm: Communicator) -> Iterator[tuple[list[int], float]]:
     """The ranks that hardly waited, when the others did, and how long those did (the median)."""
     if len(comm.bootstrap_seconds) < _FEWEST_TIMED:
         return
+    from statistics import median  # imported late: every check of a pod loads this module
+
     middle = median(seconds for _, seconds in comm.bootstrap_seconds)
     late = [rank for rank, seconds in comm.bootstrap_seconds if seconds < middle * _PROMPT_PART]
     few = len(late) <= max(1, len(comm.bootstrap_seconds) * _LATE_RANKS_PART)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
@@ -75,8 +74,8 @@ def parse(printed: str) -> System:
     asked: str | None = None
     for line in printed.splitlines():
         try:
-            name, value = json.loads(line)
-        except (ValueError, TypeError, RecursionError):
+            name, value = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
             continue  # the last line of a killed process may be cut
         if name == "?" and isinstance(value, str):
             asked = value
