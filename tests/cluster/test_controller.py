@@ -6,6 +6,7 @@ What it is given to do comes from agents of the fleet, each with the token of it
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -109,6 +110,10 @@ def keys_of(admin: Admin, name: str) -> set[str]:
     return {key for key in pairs if names.is_ours(key)}
 
 
+def agent_lease(node: str) -> JSON:
+    return LEADER | {"metadata": {"name": names.agent_lease(node), "namespace": NAMESPACE}}
+
+
 def condition_of(admin: Admin, name: str) -> JSON:
     found = node_of(admin, name)["status"]["conditions"]
     return next((one for one in found if one["type"] == names.NODE_CONDITION), {})
@@ -158,13 +163,14 @@ class TestSilence:
         """An agent's Lease with a time of 1987 or of next year is as good as any, if it moves."""
         said: list[str] = []
         stop = threading.Event()
-        lease = LEADER | {"metadata": {"name": "agent-ctl-b", "namespace": NAMESPACE}}
+        lease = agent_lease("ctl-b")
 
         def skew() -> None:
-            year = 1987
-            while not stop.wait(0.2):
-                year = 2050 if year < 2000 else 1987
-                time = f"{year}-01-01T00:00:00.{len(said):06}Z"
+            # No two alike: of two values in turn the looks might hit the same one each time.
+            for number in itertools.count():
+                if stop.wait(0.2):
+                    return
+                time = f"{2050 if number % 2 else 1987}-01-01T00:00:00.{number:06}Z"
                 with contextlib.suppress(requests.HTTPError):
                     admin.merge(lease, {"spec": {"renewTime": time}})
 
@@ -179,6 +185,17 @@ class TestSilence:
         finally:
             stop.set()
             thread.join()
+
+    def test_a_lease_that_someone_edited_is_renewed_all_the_same(
+        self, admin: Admin, agents: dict[str, Simulated]
+    ) -> None:
+        """The one who edits owns the field, and an apply that does not insist is a conflict."""
+        lease, by_hand = agent_lease("ctl-b"), "1987-01-01T00:00:00.000000Z"
+        admin.merge(lease, {"spec": {"renewTime": by_hand, "holderIdentity": "someone"}})
+        agent = agents["ctl-b"]
+        wait_for("renewal", lambda: admin.get(lease)["spec"]["renewTime"] > by_hand)
+        assert admin.get(lease)["spec"]["holderIdentity"] == "agent-of-ctl-b"
+        assert not [line for line in agent.told if "not published" in line]
 
     def test_pods_of_the_node_and_a_key_that_someone_wrote_by_hand(
         self, chart: Installed, admin: Admin, kubeconfig: Path, agents: dict[str, Simulated]

@@ -25,7 +25,7 @@ from gpudoctor.publish.brake import Braked
 from gpudoctor.publish.events import Series
 from gpudoctor.publish.status import Status
 from gpudoctor.publish.targets import Target
-from gpudoctor.publish.writes import Write
+from gpudoctor.publish.writes import Write, forced
 from gpudoctor.report import Report, Verdict
 from gpudoctor.sources.kubernetes.errors import ConflictError, NotFoundError
 
@@ -134,7 +134,7 @@ class Publisher:
         if write is None:
             self._outbox.drop([_CONDITION])
             return
-        taken = msgspec.structs.replace(write, query={**write.query, "force": "true"})
+        taken = forced(write)
 
         def refused(error: InputError) -> tuple[Write, ...]:
             # The type is ours; the controller has spoken for us while we were silent.

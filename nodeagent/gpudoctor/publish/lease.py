@@ -2,6 +2,9 @@
 
 It is renewed after a round, not at the start: an agent that comes up again and again and never
 gets to see its node vouches for nothing, and the controller strips what it published.
+
+The object is the agent's alone, so it takes back fields that somebody edited by hand: were they a
+conflict, one `kubectl edit` would make a living agent a silent one.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from gpudoctor.publish import names
-from gpudoctor.publish.writes import Write, apply
+from gpudoctor.publish.writes import Write, apply, forced
 
 _API = "coordination.k8s.io/v1"
 
@@ -44,4 +47,4 @@ def renew(node: str, namespace: str, holder: str, now: datetime, period_s: float
         },
     }
     path = f"{leases_path(namespace)}/{quote(name, safe='')}"
-    return apply(f"Lease {name}", path, fields, names.AGENT)
+    return forced(apply(f"Lease {name}", path, fields, names.AGENT))

@@ -57,6 +57,11 @@ def apply(what: str, path: str, fields: dict[str, Any], manager: str) -> Write:
     )
 
 
+def forced(write: Write) -> Write:
+    """Return an apply that takes the fields over from whoever owns them."""
+    return msgspec.structs.replace(write, query={**write.query, "force": "true"})
+
+
 def patch(what: str, path: str, content_type: str, changes: object, manager: str) -> Write:
     """Change some fields in one of the three ways of patching that are not an apply."""
     return Write(
