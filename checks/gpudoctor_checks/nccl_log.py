@@ -94,7 +94,7 @@ def causes(log: NcclLog) -> list[Event]:
 def evidence(lines: Iterable[Line]) -> list[Evidence]:
     """Turn proving lines into evidence, the first few of them, each once."""
     unique = list(dict.fromkeys(lines))[:_LINES_SHOWN]
-    return [Evidence(f"{line.source}:{line.number}", value=line.text) for line in unique]
+    return [Evidence.of_line(line.source, line.number, line.text) for line in unique]
 
 
 def several(names: Iterable[str], noun: str) -> str:

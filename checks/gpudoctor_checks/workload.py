@@ -497,7 +497,7 @@ def _no_device_lines(situation: PodSituation) -> tuple[Line, ...]:
 
 def _nccl_evidence(line: Line) -> Evidence:
     """As the rules on the log itself show their lines."""
-    return Evidence(f"{line.source}:{line.number}", value=line.text)
+    return Evidence.of_line(line.source, line.number, line.text)
 
 
 @CHECKS.check(PodSituation)
