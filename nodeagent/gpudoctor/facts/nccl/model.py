@@ -152,7 +152,8 @@ class WorkStatus(msgspec.Struct, frozen=True):
 
 class Rail(msgspec.Struct, frozen=True):
     """Which adapters one rank uses: `local` counts the ranks of its host, `nics` are indices in
-    that host's list. Of the last run only.
+    that host's list, `own` those of them that it reaches itself and not through another rank
+    (PXN). `bus` is the PCI address of its GPU. Of the last run only.
     """
 
     host: str
@@ -160,6 +161,8 @@ class Rail(msgspec.Struct, frozen=True):
     rank: int
     nics: tuple[int, ...]
     line: Line
+    own: tuple[int, ...] = ()
+    bus: str | None = None
 
 
 class RasProcess(msgspec.Struct, frozen=True):

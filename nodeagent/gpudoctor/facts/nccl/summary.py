@@ -127,6 +127,8 @@ def _rails(processes: Iterable[Process], largest: Comm | None) -> tuple[Rail, ..
             rank,
             tuple(sorted({nic for _, nic, _, _ in p.net})),
             next(iter(p.net.values())),
+            own=tuple(sorted(p.own_nics)),
+            bus=p.bus,
         )
         for host, members in sorted(by_host.items())
         for local, (rank, p) in enumerate(sorted(members.items()))
