@@ -12,7 +12,16 @@ from collections.abc import Iterable, Iterator
 from gpudoctor.checking import Result
 from gpudoctor.facts.nccl.model import Communicator, Event, NcclLog, WorkStatus
 from gpudoctor.report import Certainty, Severity, Unknown
-from gpudoctor_checks.nccl_log import CHECKS, causes, draft, hosts_of, lines_of, ranks, several
+from gpudoctor_checks.nccl_log import (
+    CHECKS,
+    causes,
+    draft,
+    hosts_of,
+    lines_of,
+    ranks,
+    several,
+    silent,
+)
 
 _LATE_SECONDS, _VERY_LATE_SECONDS = 10.0, 60.0
 _PROMPT_PART, _LATE_RANKS_PART = 0.1, 0.25
@@ -46,6 +55,7 @@ def connect_failed(log: NcclLog) -> Iterator[Result]:
         hosts=hosts_of(events),
         values={"peers": several(peers, "peer") or "a peer"},
         certainty=Certainty.CERTAIN if ended else Certainty.LIKELY,
+        awaits=_named_and_silent(log, events) or silent(log, hosts_of(events)),
     )
 
 
@@ -69,8 +79,10 @@ def peer_closed(log: NcclLog) -> Iterator[Result]:
         f" first. This is a consequence.{who}",
         lines_of(events),
         hosts=hosts_of(events),
+        awaits=first or silent(log, hosts_of(events)),
     )
-    if not causes(log) and not log.work and not log.ras_processes:
+    # A job's pods are looked at themselves; that tells more than the log that is missing.
+    if not (causes(log) or log.work or log.ras_processes or log.places):
         yield Unknown("what ended the first rank", "its own log is not here, only that of others")
 
 
@@ -120,11 +132,28 @@ def collective_timeout(log: NcclLog) -> Iterator[Result]:
             f"{ranks(waiting).capitalize()} waited in {operation}{number}{waited} until the"
             f" watchdog gave up. {who}.{_first_to_give_up(log)}",
             [status.line for status in (*late, *gave_up)],
+            hosts=_speakers(log, (*gave_up, *late)),
+            # A rank that says how far it got was alive: how it ended later is no cause.
+            awaits=() if late else silent(log, _speakers(log, statuses)),
             values={
                 "operation": f"{operation}{number}",
                 "suspects": ranks(s.rank for s in late) if late else "no rank heard of",
             },
         )
+
+
+def _speakers(log: NcclLog, statuses: Iterable[WorkStatus]) -> tuple[str, ...]:
+    """The hosts in whose pods' logs these lines stand."""
+    sources = {status.line.source for status in statuses}
+    return tuple(
+        host
+        for host, subjects in log.places
+        if any(
+            source.startswith(f"log {pod.namespace}/{pod.name}/")
+            for pod in subjects
+            for source in sources
+        )
+    )
 
 
 def _first_to_give_up(log: NcclLog) -> str:
@@ -168,8 +197,18 @@ def init_incomplete(log: NcclLog) -> Iterator[Result]:
             hosts=[host for rank, host in comm.hosts if rank in stuck],
             values={"missing": ranks(missing or stuck), "nranks": str(comm.nranks)},
             certainty=Certainty.LIKELY,
+            awaits=_absent(log, comm, missing, stuck),
         )
         return
+
+
+def _absent(
+    log: NcclLog, comm: Communicator, missing: list[int], stuck: list[int]
+) -> tuple[str, ...]:
+    """The hosts of those who never began, else of the few who did not finish what others did."""
+    if missing:
+        return silent(log, (host for _, host in comm.hosts))
+    return tuple(host for rank, host in comm.hosts if rank in stuck) if comm.completed else ()
 
 
 @CHECKS.check(NcclLog)
@@ -207,6 +246,12 @@ def _late_to(comm: Communicator) -> Iterator[tuple[list[int], float]]:
         yield late, middle
 
 
+def _hosts_at(log: NcclLog, nodes: Iterable[str]) -> list[str]:
+    """The hosts that have these addresses; the address itself where none is known to."""
+    known = dict(log.addresses)
+    return [known.get(node, node) for node in nodes]
+
+
 @CHECKS.check(NcclLog)
 def unresponsive(log: NcclLog) -> Iterator[Result]:
     """RAS got no answer from a process: it ended, or it is stopped."""
@@ -226,7 +271,8 @@ def unresponsive(log: NcclLog) -> Iterator[Result]:
         )
         + " All others of its communicators wait for it.",
         [process.line for process in found],
-        hosts=[dict(log.addresses).get(process.node, process.node) for process in dead or found],
+        hosts=_hosts_at(log, (process.node for process in dead or found)),
+        awaits=_hosts_at(log, (process.node for process in dead or found)),
         values={"processes": told},
         severity=None if dead else Severity.ERROR,
         certainty=Certainty.CERTAIN if dead else Certainty.LIKELY,
@@ -249,6 +295,7 @@ def behind(log: NcclLog) -> Iterator[Result]:
         f"In more than one ncclras report {told}. Its process answers, but launches nothing: look"
         " at what it does (data loader, checkpoint, an exception that is being handled).",
         [lag.line for lag in stuck],
-        hosts=[dict(log.addresses).get(lag.node, lag.node) for lag in stuck],
+        hosts=_hosts_at(log, (lag.node for lag in stuck)),
+        awaits=_hosts_at(log, (lag.node for lag in stuck)),
         values={"ranks": ranks(lag.rank for lag in stuck)},
     )

@@ -654,6 +654,7 @@ def peer_failed_first(situation: PodSituation) -> Iterator[Result]:
         values={"pod": pod.meta.short, "name": peer.meta.short},
         severity=Severity.ERROR if own else None,
         related=(peer.subject,),
+        awaits=(peer.subject,),
         leans_on=("Pod",),
     )
 

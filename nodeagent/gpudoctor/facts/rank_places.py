@@ -53,9 +53,7 @@ def names(log: NcclLog, host: str, nics: Iterable[int]) -> tuple[str, ...]:
     if len(lists) != 1:
         return ()
     (devices,) = lists
-    return tuple(
-        name for nic in nics if nic < len(devices) for name in _NAME.findall(devices[nic])
-    )
+    return tuple(name for nic in nics if nic < len(devices) for name in _NAME.findall(devices[nic]))
 
 
 def listed(pod: PodOnNode) -> frozenset[str]:
