@@ -128,14 +128,13 @@ def _pairs(pod: PodOnNode) -> Iterator[Pair]:
     adapter.
     """
     ways = Ways(pod.machine)
-    bare = _without(pod)
+    places = rank_places.read(pod)
     found: list[tuple[PciDevice, Hca, str | None]] = [
         (place.gpu, hca, ways.path(place.gpu, hca))
-        for place in rank_places.read(pod)
-        for hca in place.adapters
-        if hca.name in bare
+        for place in places
+        for hca in place.bare
     ]
-    if not found:
+    if not places:
         adapters = pod.own_adapters()
         for gpu in pod.own_gpus():
             path = ways.nearest(gpu, adapters)
@@ -143,11 +142,3 @@ def _pairs(pod: PodOnNode) -> Iterator[Pair]:
     if all(path is not None for _, _, path in found):
         yield from ((gpu, hca, path) for gpu, hca, path in found if path is not None)
 
-
-def _without(pod: PodOnNode) -> frozenset[str]:
-    """The adapters with channels of the pod's host that lack GPUDirect RDMA."""
-    assert pod.log is not None
-    nics = {use.nic for use in pod.uses if not use.gdr}
-    return frozenset(
-        name for rail in pod.rails for name in rank_places.names(pod.log, rail.host, nics)
-    )

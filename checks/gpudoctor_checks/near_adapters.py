@@ -140,6 +140,7 @@ def _by_topology_file(pod: PodOnNode) -> Why | None:
 def _by_filter(pod: PodOnNode, hca: Hca) -> Why | None:
     name = "NCCL_IB_HCA"
     found = variable(pod, name)
+    proof: tuple[Evidence, ...]
     if found is not None:
         value, proof = found[0], (evidence(name, *found),)
     else:
@@ -166,7 +167,7 @@ def _finding(
 ) -> Result:
     used = several((hca.name for place in places for hca in place.adapters), "adapter")
     names = several((hca.name for hca in idle), "adapter")
-    who = ranks(place.rank for place in places)
+    who = ranks(place.rank for place in places).capitalize()
     why = "; ".join(f"{hca.name}: {reasons[hca.name].words}" for hca in idle[:_SHOWN])
     told = "; ".join(
         f"rank {place.rank} (GPU {place.gpu.address}, NUMA node {place.gpu.numa}) uses"

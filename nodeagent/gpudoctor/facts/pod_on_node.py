@@ -98,6 +98,12 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
         return troubled or self.over_tcp or any(not use.gdr for use in self.uses)
 
     @property
+    def was_refused_memory(self) -> bool:
+        """Whether an adapter of this pod was refused access to local memory (status 4)."""
+        events = self.log.of_kind("completion") if self.log is not None else ()
+        return any(e.host in self._hosts and e.values.get("status") == "4" for e in events)
+
+    @property
     def only_others_suffer(self) -> bool:
         """Whether it is other pods of the job that the log shows without RDMA or GPUDirect."""
         log = self.log

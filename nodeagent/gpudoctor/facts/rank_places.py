@@ -17,15 +17,20 @@ from gpudoctor.facts.node.pci import path_between
 from gpudoctor.facts.node.topology import distance
 from gpudoctor.facts.pod_on_node import PodOnNode
 
-_NAME = re.compile(r"([\w.-]+):\d+/")
+_NAME = re.compile(r"([\w.+-]+):\d+/")
+"""A device before its port; NCCL joins the names of those that it merged with a plus."""
 
 
 class RankPlace(msgspec.Struct, frozen=True):
-    """A rank, its GPU, the adapters that it reaches itself (not by PXN), and a line of it."""
+    """A rank, its GPU, the adapters that it reaches itself (not by PXN), and a line of it.
+
+    `bare` are those of the adapters that it reaches without GPUDirect RDMA.
+    """
 
     rank: int
     gpu: PciDevice
     adapters: tuple[Hca, ...]
+    bare: tuple[Hca, ...]
     line: Line
 
 
@@ -39,9 +44,12 @@ def read(pod: PodOnNode) -> tuple[RankPlace, ...]:
     found = []
     for rail in pod.rails:
         gpu = gpus.get(rail.bus or "")
-        adapters = tuple(hcas[name] for name in names(log, rail.host, rail.own) if name in hcas)
+        adapters, bare = (
+            tuple(hcas[name] for name in names(log, rail.host, nics) if name in hcas)
+            for nics in (rail.own, rail.bare)
+        )
         if gpu is not None and adapters and gpu.address in (pod.gpus or gpus):
-            found.append(RankPlace(rail.rank, gpu, adapters, rail.line))
+            found.append(RankPlace(rail.rank, gpu, adapters, bare, rail.line))
     return tuple(found)
 
 

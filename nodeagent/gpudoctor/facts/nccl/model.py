@@ -153,7 +153,8 @@ class WorkStatus(msgspec.Struct, frozen=True):
 class Rail(msgspec.Struct, frozen=True):
     """Which adapters one rank uses: `local` counts the ranks of its host, `nics` are indices in
     that host's list, `own` those of them that it reaches itself and not through another rank
-    (PXN). `bus` is the PCI address of its GPU. Of the last run only.
+    (PXN), `bare` those of `own` that it reaches without GPUDirect RDMA, in a direction at least.
+    `bus` is the PCI address of its GPU. Of the last run only.
     """
 
     host: str
@@ -162,6 +163,7 @@ class Rail(msgspec.Struct, frozen=True):
     nics: tuple[int, ...]
     line: Line
     own: tuple[int, ...] = ()
+    bare: tuple[int, ...] = ()
     bus: str | None = None
 
 
@@ -254,6 +256,8 @@ class NcclLog(msgspec.Struct, frozen=True, kw_only=True):
     transports: tuple[str, ...] = ()
     grid: tuple[TransportRow, ...] = ()
     rdma_expected_by: tuple[str, ...] = ()
+    no_gdr_by_design: str = ""
+    """What says, outside the log, that these GPUs have no GPUDirect RDMA at all."""
     places: tuple[tuple[str, tuple[Subject, ...]], ...] = ()
     """Host, and the pod and node that it is, where known from outside the log."""
 

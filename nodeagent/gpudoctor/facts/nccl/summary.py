@@ -128,6 +128,7 @@ def _rails(processes: Iterable[Process], largest: Comm | None) -> tuple[Rail, ..
             tuple(sorted({nic for _, nic, _, _ in p.net})),
             next(iter(p.net.values())),
             own=tuple(sorted(p.own_nics)),
+            bare=tuple(sorted({nic for _, nic, _, gdr in p.net if not gdr} & p.own_nics)),
             bus=p.bus,
         )
         for host, members in sorted(by_host.items())
