@@ -130,9 +130,7 @@ def _pairs(pod: PodOnNode) -> Iterator[Pair]:
     ways = Ways(pod.machine)
     places = rank_places.read(pod)
     found: list[tuple[PciDevice, Hca, str | None]] = [
-        (place.gpu, hca, ways.path(place.gpu, hca))
-        for place in places
-        for hca in place.bare
+        (place.gpu, hca, ways.path(place.gpu, hca)) for place in places for hca in place.bare
     ]
     if not places:
         adapters = pod.own_adapters()
@@ -141,4 +139,3 @@ def _pairs(pod: PodOnNode) -> Iterator[Pair]:
             found += [(gpu, hca, path) for hca in adapters if ways.path(gpu, hca) == path][:1]
     if all(path is not None for _, _, path in found):
         yield from ((gpu, hca, path) for gpu, hca, path in found if path is not None)
-

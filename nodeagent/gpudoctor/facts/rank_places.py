@@ -61,13 +61,17 @@ def names(log: NcclLog, host: str, nics: Iterable[int]) -> tuple[str, ...]:
     if len(lists) != 1:
         return ()
     (devices,) = lists
-    return tuple(name for nic in nics if nic < len(devices) for name in _NAME.findall(devices[nic]))
+    return tuple(name for nic in nics if nic < len(devices) for name in _names(devices[nic]))
+
+
+def _names(printed: str) -> list[str]:
+    return [name for joined in _NAME.findall(printed) for name in joined.split("+")]
 
 
 def listed(pod: PodOnNode) -> frozenset[str]:
     """Return the names of all adapters in the list that NCCL printed for the pod's host."""
     lists = (found.devices for found in (pod.log.adapters if pod.log else ()) if pod.is_of(found))
-    return frozenset(name for devices in lists for text in devices for name in _NAME.findall(text))
+    return frozenset(name for devices in lists for text in devices for name in _names(text))
 
 
 class Ways:
