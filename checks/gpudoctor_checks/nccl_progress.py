@@ -6,11 +6,10 @@ out, is said by those to whom it was done.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from gpudoctor.checking import Result
-from gpudoctor.facts.nccl.model import Communicator, Event, NcclLog, WorkStatus
+from gpudoctor.facts.nccl.model import Communicator, Event, NcclLog
 from gpudoctor.report import Certainty, Severity, Unknown
 from gpudoctor_checks.nccl_log import (
     CHECKS,
@@ -95,80 +94,6 @@ def _named_and_silent(log: NcclLog, events: Iterable[Event]) -> list[str]:
         hosts.get(peer, peer.partition(".")[0] if peer[:1].isalpha() else peer) for peer in named
     ]
     return [host for host in dict.fromkeys(known) if host not in complaining]
-
-
-@CHECKS.check(NcclLog)
-def collective_timeout(log: NcclLog) -> Iterator[Result]:
-    """PyTorch's watchdog gave a collective up: who waited, and who never came."""
-    groups: dict[str, list[WorkStatus]] = defaultdict(list)
-    for status in log.work:
-        groups[status.group].append(status)
-    for statuses in groups.values():
-        gave_up = [
-            status for status in statuses if status.timed_out is not None or status.operation
-        ]
-        if not gave_up:
-            continue
-        sequence = min((s.timed_out for s in gave_up if s.timed_out is not None), default=None)
-        late = _late(statuses, sequence)
-        waiting = [status.rank for status in gave_up if status not in late]
-        operation = next((s.operation for s in gave_up if s.operation), "") or "a collective"
-        number = f" {sequence}" if sequence is not None else ""
-        limits = [s.milliseconds for s in gave_up if s.milliseconds is not None]
-        waited = f" for {max(limits) / 1000:.0f} s" if limits else ""
-        if late:
-            who = (
-                f"{ranks(s.rank for s in late).capitalize()} never entered it (last enqueued"
-                f" {late[0].enqueued}): look at that process, not at the ranks that report"
-            )
-        else:
-            who = (
-                "No rank heard of is behind: a rank that reports nothing is dead or stuck, or the"
-                " transfer itself hangs"
-            )
-        yield draft(
-            log,
-            "nccl-collective-timeout",
-            f"{ranks(waiting).capitalize()} waited in {operation}{number}{waited} until the"
-            f" watchdog gave up. {who}.{_first_to_give_up(log)}",
-            [status.line for status in (*late, *gave_up)],
-            hosts=_speakers(log, (*gave_up, *late)),
-            # A rank that says how far it got was alive: how it ended later is no cause.
-            awaits=() if late else silent(log, _speakers(log, statuses)),
-            values={
-                "operation": f"{operation}{number}",
-                "suspects": ranks(s.rank for s in late) if late else "no rank heard of",
-            },
-        )
-
-
-def _speakers(log: NcclLog, statuses: Iterable[WorkStatus]) -> tuple[str, ...]:
-    """The hosts in whose pods' logs these lines stand."""
-    sources = {status.line.source for status in statuses}
-    return tuple(
-        host
-        for host, subjects in log.places
-        if any(
-            source.startswith(f"log {pod.namespace}/{pod.name}/")
-            for pod in subjects
-            for source in sources
-        )
-    )
-
-
-def _first_to_give_up(log: NcclLog) -> str:
-    if log.gave_up_first is None:
-        return ""
-    return f" Rank {log.gave_up_first[0]} gave up first, and made the others dump their records."
-
-
-def _late(statuses: list[WorkStatus], sequence: int | None) -> list[WorkStatus]:
-    """Ranks whose last enqueued work is below the collective that timed out."""
-    known = [status for status in statuses if status.enqueued is not None]
-    if not known or sequence is None:
-        return []
-    lowest = min(status.enqueued or 0 for status in known)
-    return [status for status in known if status.enqueued == lowest and lowest < sequence]
 
 
 @CHECKS.check(NcclLog)

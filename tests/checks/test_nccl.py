@@ -647,3 +647,49 @@ def test_the_rank_that_waited_least_was_late(
 )
 def test_nobody_was_late(seconds: list[float]) -> None:
     assert "nccl-late-rank" not in names(diagnose(timed(seconds)))
+
+
+def stuck(rank: int, *, only: str = "") -> list[str]:
+    """What the monitor of a watchdog prints: the first line alone up to PyTorch 2.5's way out."""
+    head = f"[rank{rank}]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank {rank}] "
+    lines = [
+        head + "Heartbeat monitor timed out! Process will be terminated after dumping debug info.",
+        head + "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in"
+        " monitoring enqueued collectives.",
+    ]
+    return [line for line in lines if only in line]
+
+
+def test_the_rank_whose_own_watchdog_hangs_is_the_one_waited_for() -> None:
+    report = diagnose([timeout(0), work(0, 2214), timeout(1), work(1, 2214), *stuck(2)])
+    assert report.roots == ("nccl-process-unresponsive",)
+    (root,) = [f for f in report.findings if f.name == "nccl-process-unresponsive"]
+    assert root.title == "A rank does not answer: rank 2"
+    assert "for 480 s" in root.detail
+
+
+@pytest.mark.parametrize("only", ["Heartbeat", "got stuck"])
+def test_either_line_of_the_monitor_tells(only: str) -> None:
+    assert diagnose(stuck(3, only=only)).roots == ("nccl-process-unresponsive",)
+
+
+def test_a_rank_that_hangs_in_ending_after_its_timeout_is_no_cause() -> None:
+    report = diagnose([timeout(0), work(0, 2214), *stuck(0), timeout(1), *stuck(1)])
+    assert report.roots == ("nccl-collective-timeout",)
+
+
+RECORDED = [
+    "Not all ranks joining collective 5 at entry 4",
+    "group info: 0:default_pg",
+    "collective: nccl:all_reduce",
+    "missing ranks: {3}",
+]
+
+
+def test_flight_recorders_name_who_did_not_join() -> None:
+    report = diagnose(RECORDED)
+    assert report.roots == ("nccl-collective-timeout",)
+    assert report.findings[0].title == "all_reduce 5 timed out: rank 3 never joined it"
+    told = diagnose([timeout(0), work(0, 2214), timeout(1), work(1, 2214), *RECORDED])
+    assert told.findings[0].title == "ALLREDUCE 2214 timed out: rank 3 never joined it"
+    assert "By the flight recorders rank 3 never joined all_reduce 5" in told.findings[0].detail

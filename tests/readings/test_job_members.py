@@ -86,10 +86,10 @@ def closed(number: int) -> str:
 
 def gave_up(number: int) -> str:
     return (
-        f"[rank{number}]:[E1120 X.cpp:629] [Rank {number}] Watchdog caught collective "
+        f"[rank{number}]:[E1120 PGNCCL.cpp:629] [Rank {number}] Watchdog caught collective "
         "operation timeout: WorkNCCL(SeqNum=121, OpType=ALLREDUCE, Timeout(ms)=600000) ran for "
         "600012 milliseconds before timing out.\n"
-        f"[rank{number}]:[E1120 X.cpp:1834] [PG ID 0 PG GUID 0 Rank {number}] failure "
+        f"[rank{number}]:[E1120 PGNCCL.cpp:1834] [PG ID 0 PG GUID 0 Rank {number}] failure "
         "detected by watchdog at work sequence id: 121 PG status: last enqueued work: 121, last "
         "completed work: 120\n"
     )
@@ -152,7 +152,7 @@ def test_the_members_trouble_is_the_one_root(
 
 
 ALIVE = (
-    "[rank2]:[E1120 X.cpp:1834] [PG ID 0 PG GUID 0 Rank 2] Observed flight recorder "
+    "[rank2]:[E1120 PGNCCL.cpp:1834] [PG ID 0 PG GUID 0 Rank 2] Observed flight recorder "
     "dump signal from another rank via TCPStore. last enqueued work: 119, last completed work: "
     "119\n"
 )

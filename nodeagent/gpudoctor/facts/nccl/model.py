@@ -150,6 +150,27 @@ class WorkStatus(msgspec.Struct, frozen=True):
     line: Line
 
 
+class FlightGap(msgspec.Struct, frozen=True):
+    """A collective that some ranks never joined, as PyTorch's flight recorders have it.
+
+    `missing` are ranks of the job; `sequence` counts the collectives of the group.
+    """
+
+    group: str
+    collective: str
+    sequence: int | None
+    missing: tuple[int, ...]
+    line: Line
+
+
+class StuckWatchdog(msgspec.Struct, frozen=True):
+    """A rank whose own watchdog did not move for `seconds`: it hangs in a call."""
+
+    rank: int
+    seconds: int | None
+    line: Line
+
+
 class Rail(msgspec.Struct, frozen=True):
     """Which adapters one rank uses: `local` counts the ranks of its host, `nics` are indices in
     that host's list, `own` those of them that it reaches itself and not through another rank
@@ -247,6 +268,8 @@ class NcclLog(msgspec.Struct, frozen=True, kw_only=True):
     work: tuple[WorkStatus, ...] = ()
     gave_up_first: tuple[int, Line] | None = None
     """The rank that made the others dump their flight recorders, as they name it."""
+    stuck: tuple[StuckWatchdog, ...] = ()
+    flight: tuple[FlightGap, ...] = ()
     ras_processes: tuple[RasProcess, ...] = ()
     ras_lags: tuple[RasLag, ...] = ()
     run_starts: tuple[tuple[int, Line], ...] = ()

@@ -74,6 +74,8 @@ def summarise(parser: Parser) -> NcclLog:
         failed=tuple((p.host, p.failed) for p in book.processes if p.failed is not None)[:_KEPT],
         work=parser.work.found(),
         gave_up_first=parser.work.gave_up_first,
+        stuck=parser.work.stuck(),
+        flight=tuple(parser.flight.gaps()),
         ras_processes=tuple(parser.ras.processes()),
         ras_lags=tuple(parser.ras.lags()),
         run_starts=tuple((run, line) for (_, run), line in book.run_starts.items()),
