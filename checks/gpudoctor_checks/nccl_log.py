@@ -45,7 +45,7 @@ def draft(
         values={"hosts": several(concerned, "host")} | (values or {}),
         certainty=certainty,
         severity=severity,
-        related=(*log.related, *_places(log, concerned[:_HOSTS_RELATED])),
+        related=(*log.related, *places(log, concerned[:_HOSTS_RELATED])),
         fix=fix,
         awaits=_pods(log, frozenset(awaits)),
     )
@@ -63,8 +63,8 @@ def _pods(log: NcclLog, hosts: frozenset[str]) -> Iterator[Subject]:
             yield from (subject for subject in subjects if subject.kind == "Pod")
 
 
-def _places(log: NcclLog, hosts: Iterable[str]) -> Iterator[Subject]:
-    """The hosts, and the pods and nodes that they are."""
+def places(log: NcclLog, hosts: Iterable[str]) -> Iterator[Subject]:
+    """Yield the hosts, and the pods and nodes that they are."""
     for host in hosts:
         yield Subject("Host", host)
         for name, subjects in log.places:

@@ -25,6 +25,8 @@ from gpudoctor_checks.nccl_log import (
 _LATE_SECONDS, _VERY_LATE_SECONDS = 10.0, 60.0
 _PROMPT_PART, _LATE_RANKS_PART = 0.1, 0.25
 _LAGS_SHOWN = 4
+_OF_ONE_HOST = ("169.254.", "172.17.", "127.", "192.168.122.", "fe80:", "::1")
+"""Link-local addresses, loopback, and the default bridges of Docker and libvirt."""
 _FEWEST_TIMED = 3
 """Of two ranks one always waits for the other."""
 
@@ -44,18 +46,25 @@ def connect_failed(log: NcclLog) -> Iterator[Result]:
         log,
         "nccl-socket-connect-failed",
         f"{several(hosts_of(events), 'host')} cannot connect to"
-        f" {several(peers, 'peer') or 'a peer'} ({reason}): "
-        + (
-            "nobody listens there, so the peer's process is gone or the address is wrong."
-            if "refused" in reason
-            else "a network policy, firewall or missing route between the pods."
-        ),
+        f" {several(peers, 'peer') or 'a peer'} ({reason}): " + _why_unreachable(peers, reason),
         lines_of(events),
         hosts=hosts_of(events),
         values={"peers": several(peers, "peer") or "a peer"},
         certainty=Certainty.CERTAIN if ended else Certainty.LIKELY,
         awaits=_named_and_silent(log, events) or silent(log, hosts_of(events)),
     )
+
+
+def _why_unreachable(peers: list[str], reason: str) -> str:
+    local = [peer for peer in peers if peer.startswith(_OF_ONE_HOST)]
+    if local:
+        return (
+            f"{local[0]} is an address that means something on its own host alone: NCCL took an"
+            " interface that does not leave it. Name the right one in NCCL_SOCKET_IFNAME."
+        )
+    if "refused" in reason:
+        return "nobody listens there, so the peer's process is gone or the address is wrong."
+    return "a network policy, firewall or missing route between the pods."
 
 
 @CHECKS.check(NcclLog)

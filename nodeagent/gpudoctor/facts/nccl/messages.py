@@ -268,6 +268,7 @@ class Book:
             self.starts_seen = True
         elif nodes := _NNODES.search(rest):
             comm.nnodes = int(nodes[1][:9])
+            comm.mnnvl = comm.mnnvl or rest.endswith(b"MNNVL 1")
         elif b"Abort COMPLETE" in rest:
             comm.aborted = True
         if process.waited is not None:

@@ -118,6 +118,8 @@ class Communicator(msgspec.Struct, frozen=True):
     """Rank and the time it spent waiting for the others, where printed."""
     least_waited: Line | None = None
     """The line of the rank that waited least."""
+    mnnvl: bool = False
+    """Whether NVLink joins its hosts."""
 
 
 class Host(msgspec.Struct, frozen=True):

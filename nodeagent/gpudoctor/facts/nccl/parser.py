@@ -43,8 +43,11 @@ _DULL = frozenset(
 
 def _is_clean(text: bytes) -> bool:
     """Whether a message stands alone in its line, without anything around it."""
-    # A fold mark of Ray, a frame, a colour or a carriage return would stand at the end.
-    return text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text
+    # A fold mark of Ray, a frame, a colour or a carriage return would stand at the end, an entity
+    # of a web page for the arrow.
+    return (
+        text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text and b"&gt;" not in text
+    )
 
 
 class Parser:

@@ -91,6 +91,8 @@ class Comm:
         self.nranks = nranks
         self.line = line
         self.nnodes: int | None = None
+        self.mnnvl = False
+        """Whether NVLink joins its hosts."""
         self.started: dict[int, str] = {}
         """Rank -> host."""
         self.completed: set[int] = set()
