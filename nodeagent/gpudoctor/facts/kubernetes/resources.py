@@ -7,6 +7,7 @@ specific to one vendor beyond this table.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -25,6 +26,13 @@ class Vendor(msgspec.Struct, frozen=True):
     keys: re.Pattern[str]
     labels: re.Pattern[str]
     accounting: re.Pattern[str] | None = None
+
+    def is_shown_by(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels has its devices, advertised or not."""
+        return any(
+            self.labels.fullmatch(label) and value not in ("false", "0", "")
+            for label, value in labels.items()
+        )
 
 
 VENDORS = (
