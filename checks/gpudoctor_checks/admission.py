@@ -153,6 +153,40 @@ def stale_accounting(situation: PodSituation) -> Iterator[Result]:
 
 
 @CHECKS.check(PodSituation)
+def out_of_plain_resource(situation: PodSituation) -> Iterator[Result]:
+    """The kubelet has too little CPU, memory or slots for the pod: it was placed without a look."""
+    pod = situation.pod
+    out_of = _OUT_OF.search(pod.message) if pod.reason.startswith("OutOf") else None
+    if not _is_refused(pod) or out_of is None or "/" in out_of["resource"]:
+        return
+    resource = out_of["resource"]
+    severity, said, more = _leftover(situation)
+    yield finding(
+        "non-gpu-resource-exhausted",
+        situation.subject,
+        f"The kubelet of {pod.node} refused the pod before it started: {out_of['requested']} of "
+        f"{resource} wanted, {out_of['used']} of {out_of['capacity']} in use. Scheduler "
+        f"{pod.scheduler} placed it there all the same.{said}",
+        Evidence(pod.meta.path, f"status.reason ({pod.reason}), phase {pod.phase}", pod.message),
+        *(
+            Evidence(
+                f"Pod/{held.namespace}/{held.name}",
+                f"requests[{resource}]",
+                f"{supply.number(held.requests[resource])} on {held.node}",
+            )
+            for held in sorted(
+                (held for held in situation.neighbours if held.requests.get(resource)),
+                key=lambda held: -held.requests[resource],
+            )[:3]
+        ),
+        *more,
+        values={"pod": pod.meta.short, "resource": resource},
+        severity=severity,
+        related=(situation.node.subject,) if situation.node else (),
+    )
+
+
+@CHECKS.check(PodSituation)
 def numa_alignment(situation: PodSituation) -> Iterator[Result]:
     """The topology manager found no NUMA node with all that the pod wants together."""
     pod, node = situation.pod, situation.node

@@ -31,6 +31,12 @@ _NAMESPACE_FULL = re.compile(
 )
 _RESOURCE_IN_MAP = re.compile(r"map\[(?P<resource>[\w./-]+):")
 _KAI_QUOTA = re.compile(r"over ?(?:quota|limit)|quota has reached|quota is \d", re.I)
+# KAI, when some members fit and not all; it calls GPUs by that word, others by their key.
+_KAI_GANG = re.compile(
+    r"Resources were found for \d+ pods while \d+ are required for gang scheduling"
+    r".*didn't have enough (?:resources|of mig profile): (?P<resource>[^\s,]+)",
+    re.S,
+)
 _TOO_FEW = ("NotEnoughTasks", "NotEnoughPods", "NotEnoughPodsOfTask")
 _CLOSED = ("Closed", "Closing")
 
@@ -326,6 +332,12 @@ def _lacking(
         if told or waits:
             return lacking, Certainty.CERTAIN
         return None, Certainty.LIKELY
+    kai = _KAI_GANG.search(said or "") or _KAI_GANG.search(
+        gang.condition.message if gang.condition else ""
+    )
+    if kai is not None:
+        named = kai["resource"].rstrip(".,")
+        return (named if "/" in named else _main_resource(gang)), Certainty.CERTAIN
     if gang.condition is not None and gang.condition.reason == "NotEnoughResources":
         other = gang.origin is not None and bool(gang.origin.reasons)
         return (None if other else _main_resource(gang)), Certainty.LIKELY

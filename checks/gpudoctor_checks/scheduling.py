@@ -197,20 +197,25 @@ def no_gpu_node(situation: PodSituation) -> Iterator[Result]:
             for fit in situation.fits
         ):
             continue
-        if situation.fits and resource not in failure.message.insufficient():
+        told = resource in failure.message.insufficient() or not situation.fits
+        if not told and any(fit.is_admitted for fit in situation.fits):
             continue  # a device class serves it: the claims have the cause
         nodes = [fit.node for fit in situation.fits]
+        added = situation.not_provisioned()
+        more = f" No node is added either: {added.message}" if added else ""
         yield finding(
             "no-gpu-node",
             situation.subject,
             f"The cluster has {_counted(len(nodes))}"
-            + (f", without {resource} and without labels of such hardware." if nodes else "."),
-            failure.evidence,
+            + (f", without {resource} and without labels of such hardware." if nodes else ".")
+            + more,
+            *supply.failure_evidence(situation),
             supply.request_evidence(situation, resource),
             *supply.allocatable_evidence(nodes, resource, "no such key"),
             values={"resource": resource},
             related=(situation.subject, *supply.subjects(nodes)),
             leans_on=("Node",),
+            certainty=Certainty.CERTAIN if told else Certainty.LIKELY,
         )
 
 
@@ -397,7 +402,8 @@ def _not_ready(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Res
     yield finding(
         "node-not-ready",
         nodes[0].subject,
-        f"{supply.have(nodes)} the pod's GPUs; the node controller has set the taint {taints}.",
+        f"{supply.have(nodes)} the pod's GPUs and the taint {taints}, which the node controller or "
+        "an agent of the node takes away when the node is ready. To tolerate it repairs nothing.",
         *(
             Evidence(node.meta.path, "status.conditions[Ready]", _ready(node))
             for node in nodes[:_SHOWN]
@@ -425,17 +431,27 @@ def _cordons(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Resul
     yield finding(
         "node-cordoned",
         nodes[0].subject,
-        f"{supply.have(nodes)} the pod's GPUs, but no new pods are let in: somebody or something "
-        f"cordoned the node{'s' if len(nodes) > 1 else ''}.{_missing_note(situation)}",
-        *(
-            Evidence(node.meta.path, "spec.unschedulable", "true", _cordoned_by(node))
-            for node in nodes[:_SHOWN]
-        ),
+        f"{supply.have(nodes)} the pod's GPUs, but no new pods are let in: {_who(fits)}."
+        f"{_missing_note(situation)}",
+        *(_cordon_evidence(fit) for fit in fits[:_SHOWN]),
         *supply.failure_evidence(situation),
         values={"nodes": supply.names(nodes)},
         related=(situation.subject, *supply.subjects(nodes)),
         leans_on=("Node",),
     )
+
+
+def _who(fits: Sequence[NodeFit]) -> str:
+    nodes = f"the node{'s' if len(fits) > 1 else ''}"
+    if all(fit.leaving for fit in fits):
+        return f"an autoscaler or termination handler is about to remove {nodes}"
+    return f"somebody or something cordoned {nodes}"
+
+
+def _cordon_evidence(fit: NodeFit) -> Evidence:
+    if fit.leaving and not fit.node.unschedulable:
+        return Evidence(fit.node.meta.path, "spec.taints", ", ".join(map(str, fit.leaving)))
+    return Evidence(fit.node.meta.path, "spec.unschedulable", "true", _cordoned_by(fit.node))
 
 
 def _cordoned_by(node: Node) -> str | None:

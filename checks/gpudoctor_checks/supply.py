@@ -187,6 +187,9 @@ def request_evidence(situation: PodSituation, resource: str) -> Evidence:
 
 
 def failure_evidence(situation: PodSituation) -> Iterator[Evidence]:
-    """Yield the scheduler's own refusal, where there is one."""
+    """Yield the scheduler's own refusal, and why an autoscaler adds no node, where they are."""
     if situation.failure is not None:
         yield situation.failure.evidence
+    said = situation.not_provisioned()
+    if said is not None:
+        yield Evidence(said.path, f"{said.reason} of {said.component}", said.message)

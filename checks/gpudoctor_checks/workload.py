@@ -13,7 +13,6 @@ from decimal import Decimal
 from gpudoctor.checking import CheckSet, Draft, Result, finding
 from gpudoctor.facts.kubernetes import engine_flags, networks, resources
 from gpudoctor.facts.kubernetes.components import Trouble, troubles
-from gpudoctor.facts.kubernetes.health import State, Unexplained
 from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Pod
 from gpudoctor.facts.kubernetes.model import State as ContainerState
 from gpudoctor.facts.kubernetes.situation import VISIBLE_DEVICES, PodLogLine, PodSituation
@@ -28,7 +27,6 @@ _DEFAULT_SHM = "64 MiB"
 _INFINIBAND = "/dev/infiniband"
 _GRACE = timedelta(seconds=40)
 _KILLED = (137, 143)
-_NOT_RUN = 128
 _SHOWN = 3
 
 
@@ -121,7 +119,7 @@ def _parallel_evidence(pod: Pod, container: Container | None) -> Iterator[Eviden
         yield Evidence(pod.meta.path, f"spec.containers[{container.name}].args", written)
 
 
-def _ended(situation: PodSituation) -> Iterator[tuple[ContainerStatus, ContainerState, str]]:
+def ended(situation: PodSituation) -> Iterator[tuple[ContainerStatus, ContainerState, str]]:
     """Yield containers that have ended badly, with the end and the status field that says so."""
     for status in situation.pod.statuses:
         end = status.latest_end
@@ -132,7 +130,8 @@ def _ended(situation: PodSituation) -> Iterator[tuple[ContainerStatus, Container
         yield status, end, f"status.{list_name}[{status.name}].{which}.terminated"
 
 
-def _end_text(status: ContainerStatus, end: ContainerState) -> str:
+def end_text(status: ContainerStatus, end: ContainerState) -> str:
+    """Write how a container ended, as evidence shows it."""
     lived = ""
     if end.started and end.finished and end.finished > end.started:
         lived = f", lived {(end.finished - end.started).total_seconds():.0f} s"
@@ -143,7 +142,7 @@ def _end_text(status: ContainerStatus, end: ContainerState) -> str:
 def oom_killed(situation: PodSituation) -> Iterator[Result]:
     """The kernel ended a container for passing its memory limit."""
     pod = situation.pod
-    for status, end, field in _ended(situation):
+    for status, end, field in ended(situation):
         if end.reason != "OOMKilled":
             continue
         container = pod.container(status.name)
@@ -156,7 +155,7 @@ def oom_killed(situation: PodSituation) -> Iterator[Result]:
             pod.subject,
             f"Container {status.name} was killed by the kernel for using more host memory than its "
             f"limit ({shown}). This is memory of the host, not of the GPU.{counted}",
-            Evidence(pod.meta.path, field, _end_text(status, end)),
+            Evidence(pod.meta.path, field, end_text(status, end)),
             Evidence(
                 pod.meta.path, f"spec.containers[{status.name}].resources.limits.memory", shown
             ),
@@ -167,11 +166,16 @@ def oom_killed(situation: PodSituation) -> Iterator[Result]:
 
 
 def _if_recovered(situation: PodSituation, status: ContainerStatus) -> Severity | None:
-    """A container that has been ready again for long keeps its old end as a warning."""
+    """A container that has been ready again for an hour keeps its old end as a warning, for a day
+    as information.
+    """
     last = status.last.finished
     if not status.ready or status.state.kind != "running" or last is None or situation.now is None:
         return None
-    return Severity.WARNING if situation.now - last > timedelta(hours=1) else None
+    ago = situation.now - last
+    if ago > timedelta(days=1):
+        return Severity.INFO
+    return Severity.WARNING if ago > timedelta(hours=1) else None
 
 
 @CHECKS.check(PodSituation)
@@ -183,7 +187,7 @@ def liveness_kills(situation: PodSituation) -> Iterator[Result]:
         for event in situation.events_with("Killing")
         if "liveness probe" in event.message or "startup probe" in event.message
     ]
-    for status, end, field in _ended(situation):
+    for status, end, field in ended(situation):
         container = pod.container(status.name)
         named = [event for event in kills if status.name in event.message]
         if not named or container is None or end.reason == "OOMKilled":
@@ -206,7 +210,7 @@ def liveness_kills(situation: PodSituation) -> Iterator[Result]:
             f"The kubelet stops {status.name} after {liveness.budget} s because a probe fails "
             "while it still starts; exit code 137 or 143 with reason Error is that stop.",
             Evidence(said.path, f"{said.reason} (x{said.count})", said.message),
-            Evidence(pod.meta.path, field, _end_text(status, end)),
+            Evidence(pod.meta.path, field, end_text(status, end)),
             Evidence(pod.meta.path, f"spec.containers[{status.name}]", settings),
             *(Evidence(event.path, event.reason, event.message) for event in unhealthy[-1:]),
             *(line.evidence for line in situation.lines_of("loading-model")[-1:]),
@@ -289,8 +293,8 @@ def gpu_memory(situation: PodSituation) -> Iterator[Result]:
     """The GPU's memory ran out: by the process itself, or before it had taken any."""
     pod = situation.pod
     lines = situation.lines_of("gpu-oom")
-    ended = any(t.kind in ("crash", "exit") for t in troubles(pod)) or pod.phase == "Failed"
-    if not lines or not ended:
+    failed = any(t.kind in ("crash", "exit") for t in troubles(pod)) or pod.phase == "Failed"
+    if not lines or not failed:
         return
     taken = [line for line in situation.lines_of("gpu-memory-taken") if _is_mostly_taken(line)]
     yield finding(
@@ -619,7 +623,7 @@ def names_any(value: str, interfaces: frozenset[str]) -> bool:
 def peer_failed_first(situation: PodSituation) -> Iterator[Result]:
     """Another member of the job ended badly before this pod did."""
     pod = situation.pod
-    own = [end.finished for _, end, _ in _ended(situation) if end.finished]
+    own = [end.finished for _, end, _ in ended(situation) if end.finished]
     followed = situation.lines_of("peer-lost")
     if not own and not followed:
         return
@@ -650,7 +654,7 @@ def peer_failed_first(situation: PodSituation) -> Iterator[Result]:
             f"{end.finished.isoformat() if end.finished else ''}",
         ),
         *(line.evidence for line in followed[-1:]),
-        *(Evidence(pod.meta.path, field, _end_text(s, e)) for s, e, field in _ended(situation)),
+        *(Evidence(pod.meta.path, field, end_text(s, e)) for s, e, field in ended(situation)),
         values={"pod": pod.meta.short, "name": peer.meta.short},
         severity=Severity.ERROR if own else None,
         related=(peer.subject,),
@@ -659,76 +663,40 @@ def peer_failed_first(situation: PodSituation) -> Iterator[Result]:
     )
 
 
-@CHECKS.check(Unexplained)
-def unexplained(case: Unexplained) -> Iterator[Result]:
-    """Nothing else explains the pod: its program ended by itself, or the input does not tell."""
-    situation = case.situation
-    ended = [
-        (status, end, field)
-        for status, end, field in _ended(situation)
-        if end.exit_code != _NOT_RUN and end.reason not in ("OOMKilled", "ContainerStatusUnknown")
-    ]
-    if case.health.state is State.NOT_WELL and ended and _is_killed(situation, ended[0][1]):
-        yield _killed_by_somebody(situation, *ended[0])
-    elif case.health.state is State.NOT_WELL and ended:
-        yield _application_error(situation, *ended[0])
-    elif case.health.state is State.NOT_WELL:
-        yield finding(
-            "insufficient-evidence",
-            situation.subject,
-            f"The pod is not well ({case.health.why}), and what Kubernetes shows of it does not "
-            "say why.",
-            case.health.evidence,
-            *([situation.failure.evidence] if situation.failure else []),
-            *(
-                Evidence(event.path, event.reason, event.message)
-                for event in situation.events[-_SHOWN:]
-            ),
-            values={"pod": situation.pod.meta.short},
-        )
-
-
-_SENT_SIGNALS = {137: "SIGKILL", 143: "SIGTERM"}
-
-
-def _is_killed(situation: PodSituation, end: ContainerState) -> bool:
-    """Whether a signal from outside ended it: a program does not send those to itself."""
-    return end.exit_code in _SENT_SIGNALS and not situation.lines_of("python-error")
-
-
-def _killed_by_somebody(
-    situation: PodSituation, status: ContainerStatus, end: ContainerState, field: str
-) -> Draft:
-    signal = _SENT_SIGNALS.get(end.exit_code or 0, "a signal")
-    return finding(
-        "insufficient-evidence",
-        situation.subject,
-        f"Somebody sent {signal} to container {status.name} (exit code {end.exit_code}, reason "
-        f"{end.reason}, not OOMKilled), and nothing that was read says who. Events live about an "
-        "hour: look at the next restart for Killing, Preempted or Evicted, and in the node's "
-        "kernel log for the OOM killer.",
-        Evidence(situation.pod.meta.path, field, _end_text(status, end), end.message or None),
-        values={"pod": situation.pod.meta.short},
-    )
-
-
-def _application_error(
-    situation: PodSituation, status: ContainerStatus, end: ContainerState, field: str
-) -> Draft:
+@CHECKS.check(PodSituation)
+def waits_for_peer(situation: PodSituation) -> Iterator[Result]:
+    """An init container waits by name for another member of the job, and that one is not well."""
     pod = situation.pod
-    lines = [line for line in situation.lines_of("python-error") if line.container == status.name]
-    signal = {139: "a segmentation fault (SIGSEGV)", 134: "abort (SIGABRT)"}.get(end.exit_code or 0)
-    how = f"with {signal}" if signal else f"with exit code {end.exit_code}"
-    last = lines[-1].line.text if lines else ""
-    reason = last[:80] or how
-    unread = "" if situation.has_log else " Its log was not read."
-    return finding(
-        "application-error",
-        pod.subject,
-        f"Container {status.name} ended {how}; nothing that Kubernetes says of the pod, its node "
-        f"or its events accounts for it.{unread}",
-        Evidence(pod.meta.path, field, _end_text(status, end), end.message or None),
-        *(line.evidence for line in lines[-1:]),
-        values={"container": status.name, "pod": pod.meta.short, "reason": reason},
-        certainty=Certainty.LIKELY if lines else Certainty.POSSIBLE,
-    )
+    waiting = [
+        (status, container)
+        for status in pod.statuses
+        if status.is_init and not status.ready and (container := pod.container(status.name))
+        if status.state.kind == "running" or status.restarts
+    ]
+    for status, container in waiting:
+        words = " ".join((*container.command, *container.args, *container.env.values()))
+        for peer in situation.peers:
+            if peer.meta.name not in words or peer.is_terminal:
+                continue
+            bad = next((t for t in troubles(peer) if t.kind != "init"), None)
+            refused = peer.condition("PodScheduled")
+            if bad is not None:
+                field, why = bad.field, f"{bad.reason}: {bad.message}".rstrip(": ")
+            elif peer.node is None and refused is not None and refused.status == "False":
+                field, why = "status.conditions[PodScheduled]", refused.message or refused.reason
+            else:
+                continue
+            yield finding(
+                "peer-pod-failed-first",
+                pod.subject,
+                f"Init container {status.name} waits for {peer.meta.name} of the same job, which "
+                f"does not run ({why}). Look there: gpudoctor check --pod {peer.meta.short}",
+                Evidence(peer.meta.path, field, why),
+                Evidence(pod.meta.path, f"spec.initContainers[{container.name}]", words[:200]),
+                values={"pod": pod.meta.short, "name": peer.meta.short},
+                severity=Severity.ERROR,
+                related=(peer.subject,),
+                awaits=(peer.subject,),
+                leans_on=("Pod",),
+            )
+            return

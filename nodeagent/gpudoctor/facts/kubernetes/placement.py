@@ -6,6 +6,7 @@ NodeResourcesFit; the others (volumes, spread, inter-pod affinity) are read from
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from decimal import Decimal
 
@@ -24,7 +25,17 @@ from gpudoctor.facts.kubernetes.model import (
 )
 
 CORDON_TAINT = "node.kubernetes.io/unschedulable"
-_CONDITION_TAINTS = "node.kubernetes.io/"
+# What the node controller sets, and what keeps pods off until an agent of the node is up.
+_CONDITION_TAINT = re.compile(
+    r"node\.kubernetes\.io/.*|.*/(?:agent|node)-not-ready|karpenter\.sh/unregistered"
+    r"|node\.cloudprovider\.kubernetes\.io/(?:uninitialized|shutdown)"
+    r"|(?:startup|ignore)-taint\.cluster-autoscaler\.kubernetes\.io/.*"
+)
+# What autoscalers and termination handlers set on a node that is about to go.
+_LEAVING_TAINT = re.compile(
+    r"karpenter\.sh/disrupt(?:ed|ion)|ToBeDeletedByClusterAutoscaler"
+    r"|cloud\.google\.com/impending-node-termination|aws-node-termination-handler/.*"
+)
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -40,15 +51,17 @@ class Shortage(msgspec.Struct, frozen=True):
 class NodeFit(msgspec.Struct, frozen=True, kw_only=True):
     """One node against one pod. Empty tuples and False everywhere mean that it fits.
 
-    `condition_taints` are those the node controller sets (not-ready, pressure, …), kept apart
-    because the remedy is to repair the node, not to tolerate them. `free` is allocatable minus
-    what the `occupants` request.
+    `condition_taints` are those the node controller sets (not-ready, pressure, …) and those of
+    agents that are not up yet, kept apart because the remedy is to repair the node, not to
+    tolerate them. `leaving` are those of a node that is about to be removed, which is as good as
+    `cordoned`. `free` is allocatable minus what the `occupants` request.
     """
 
     node: Node
     cordoned: bool = False
     untolerated: tuple[Taint, ...] = ()
     condition_taints: tuple[Taint, ...] = ()
+    leaving: tuple[Taint, ...] = ()
     unmatched: tuple[str, ...] = ()
     shortages: tuple[Shortage, ...] = ()
     free: Resources = {}
@@ -150,13 +163,14 @@ def fit(pod: Pod, node: Node, occupants: Iterable[Occupant]) -> NodeFit:
     )
     held = tuple(occupants)
     free = free_capacity(node, held)
+    leaving = tuple(t for t in open_taints if _LEAVING_TAINT.fullmatch(t.key))
+    of_node = tuple(t for t in open_taints if _CONDITION_TAINT.fullmatch(t.key))
     return NodeFit(
         node=node,
-        cordoned=node.unschedulable and not tolerates_cordon,
-        untolerated=tuple(t for t in open_taints if not t.key.startswith(_CONDITION_TAINTS)),
-        condition_taints=tuple(
-            t for t in open_taints if t.key.startswith(_CONDITION_TAINTS) and t.key != CORDON_TAINT
-        ),
+        cordoned=bool(leaving) or (node.unschedulable and not tolerates_cordon),
+        untolerated=tuple(t for t in open_taints if t not in of_node and t not in leaving),
+        condition_taints=tuple(t for t in of_node if t.key != CORDON_TAINT),
+        leaving=leaving,
         unmatched=unmatched(pod, node),
         shortages=_shortages(pod.requests, node.allocatable, free),
         free=free,

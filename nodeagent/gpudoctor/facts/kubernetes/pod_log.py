@@ -36,6 +36,9 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|Cuda failure (2\b|'out of memory')"
         r"|RESOURCE_EXHAUSTED: Out of memory (while|allocating)"
         r"|No available memory for the cache blocks"
+        r"|KV cache is needed, which is larger than the available KV cache memory"
+        r"|max(?:imum)? seq(?:uence)? len.* is larger than the maximum number of tokens that can "
+        r"be stored in KV cache"
         r"|Free memory on device .* is less than desired GPU memory utilization"
     ),
     # The same line of PyTorch says who else holds memory when the process itself does not.
@@ -63,10 +66,10 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     ),
     "plugin-strategy": re.compile(
         r"Incompatible (?:platform|strategy) detected|has no MIG devices configured"
-        r"|more than one MIG device type present on node"
+        r"|[Mm]ore than one MIG device type present on node"
         r"|not supported with MPS"
     ),
-    "plugin-start": re.compile(r"error starting plugins: (?P<why>.+)"),
+    "plugin-start": re.compile(r"(?:error starting plugins|Failed to start plugin): (?P<why>.+)"),
     "rdma-pool-empty": re.compile(
         r"no devices in device pool, creating empty resource server for (?P<resource>\S+)"
     ),
@@ -107,6 +110,12 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     ),
     "python-error": re.compile(
         r"^(?:\[?rank\d+\]?:?\s*)?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception)): .+"
+    ),
+    # The kernel's ENOEXEC as the container's own runtime, or its shell, prints it.
+    "exec-format": re.compile(
+        r"^(?:standard_init_linux\.go.*|exec .*|.*: cannot execute binary file: ?)"
+        r"exec format error",
+        re.IGNORECASE,
     ),
     "loading-model": re.compile(
         r"Loading safetensors checkpoint shards|Loading model weights|Starting to load model"

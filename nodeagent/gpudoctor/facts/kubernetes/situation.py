@@ -103,9 +103,23 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
         """Return the pod's telling lines of these kinds."""
         return tuple(found for found in self.lines if found.line.kind in kinds)
 
+    def not_provisioned(self) -> Event | None:
+        """Return the newest word of an autoscaler on why it adds no node for the pod."""
+        said = [
+            event
+            for event in self.events
+            if event.reason in _NO_SCALE_UP and event.component in _PROVISIONERS
+        ]
+        return said[-1] if said else None
+
     def events_with(self, *reasons: str) -> tuple[Event, ...]:
         """Return the pod's events of these reasons, oldest first."""
         return tuple(event for event in self.events if event.reason in reasons)
+
+
+# Who adds nodes speaks of the nodes that could be, not of those that are.
+_PROVISIONERS = ("karpenter", "cluster-autoscaler")
+_NO_SCALE_UP = ("NotTriggerScaleUp", "FailedScaleUp", "FailedScheduling")
 
 
 class HeldDevice(msgspec.Struct, frozen=True):
@@ -227,7 +241,12 @@ def _failure(pod: Pod, events: tuple[Event, ...]) -> SchedulingFailure | None:
     if pod.node:
         return None
     condition = pod.condition("PodScheduled")
-    said = [event for event in events if event.reason in ("FailedScheduling", "Unschedulable")]
+    said = [
+        event
+        for event in events
+        if event.reason in ("FailedScheduling", "Unschedulable")
+        and event.component not in _PROVISIONERS
+    ]
     if said:
         newest = said[-1]
         evidence = Evidence(newest.path, f"{newest.reason} (x{newest.count})", newest.message)

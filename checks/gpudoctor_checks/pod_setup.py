@@ -1,0 +1,154 @@
+"""Why a bound pod cannot be set up, or members of its job are not made: objects, volumes, policies.
+
+None of it is about GPUs; the words of the controller or the kubelet that refuses are the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpudoctor.checking import CheckSet, Result, finding
+from gpudoctor.facts.kubernetes.components import troubles
+from gpudoctor.facts.kubernetes.model import Event
+from gpudoctor.facts.kubernetes.situation import PodSituation, RefusedPod
+from gpudoctor.report import Evidence, Severity, Subject
+
+CHECKS = CheckSet()
+
+_CONFIG_REASON = "CreateContainerConfigError"
+_NO_CLAIM = "FailedResourceClaimCreation"
+_VOLUME_REASONS = ("FailedAttachVolume", "FailedMount", "FailedMapVolume")
+# The kubelet's summary of a wait: what it waits for stands in an earlier event.
+_WAITED = re.compile(r"timed out waiting for the condition|context deadline exceeded$")
+_MISSING_OBJECT = re.compile(
+    r"\b(?P<kind>secret|configmap|serviceaccount)s? \"(?P<name>[^\"]+)\" not found"
+    r"|object \"(?P<path>[^\"]+)\"/\"(?P<named>[^\"]+)\" not registered",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(
+    r"(?:admission webhook|ValidatingAdmissionPolicy) [\"'](?P<by>[^\"']+)[\"'].*?denied(?: the)? request"
+    r"|(?:violates PodSecurity) \"(?P<level>[^\"]+)\""
+    r"|failed calling webhook \"(?P<broken>[^\"]+)\"",
+    re.DOTALL,
+)
+_SHOWN_CHARS = 160
+
+
+def _start(message: str) -> str:
+    text = " ".join(message.split())
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+@CHECKS.check(PodSituation)
+def pod_config_error(situation: PodSituation) -> Iterator[Result]:
+    """The kubelet or a controller cannot resolve what the pod's spec names."""
+    pod = situation.pod
+    if pod.is_terminal:
+        return
+    for trouble in troubles(pod):
+        if trouble.reason == _CONFIG_REASON:
+            yield finding(
+                "pod-config-error",
+                pod.subject,
+                f"The kubelet cannot make container {trouble.container}: "
+                f"{trouble.message or trouble.reason}.",
+                Evidence(
+                    pod.meta.path, f"{trouble.field}.state.waiting", trouble.reason, trouble.message
+                ),
+                values={"pod": pod.meta.short, "reason": _start(trouble.message)},
+            )
+            return
+    said = situation.events_with(_NO_CLAIM)
+    if said and pod.node is None:
+        yield finding(
+            "pod-config-error",
+            pod.subject,
+            f"No ResourceClaim is made for the pod, so the scheduler waits: {said[-1].message}",
+            _evidence(said[-1]),
+            values={"pod": pod.meta.short, "reason": _start(said[-1].message)},
+        )
+
+
+def _evidence(event: Event) -> Evidence:
+    return Evidence(event.path, f"{event.reason} (x{event.count})", event.message)
+
+
+@CHECKS.check(PodSituation)
+def volume_mount_failing(situation: PodSituation) -> Iterator[Result]:
+    """A bound pod has no container yet, because a volume is not attached or mounted."""
+    pod = situation.pod
+    if pod.node is None or pod.is_terminal or pod.meta.deleted or _has_run(situation):
+        return
+    said = situation.events_with(*_VOLUME_REASONS)
+    # Mounting comes before the sandbox and the image: a later event of those means it is over.
+    over = [e for e in situation.events if e.reason in ("Pulling", "Pulled", "Created", "Started")]
+    if not said or (over and over[-1].seen and said[-1].seen and over[-1].seen >= said[-1].seen):
+        return
+    telling = [event for event in said if not _WAITED.search(event.message)] or list(said)
+    cause = telling[-1]
+    missing = _MISSING_OBJECT.search(cause.message)
+    name = "pod-config-error" if missing else "volume-mount-failing"
+    what = "names an object that is not there" if missing else "is not attached or mounted"
+    claims = [v for v in pod.volumes if v.claim]
+    yield finding(
+        name,
+        pod.subject,
+        f"{pod.node} cannot start the pod's containers: a volume {what}. {_start(cause.message)}",
+        _evidence(cause),
+        *(_evidence(event) for event in said[-1:] if event is not cause),
+        *(Evidence(pod.meta.path, f"spec.volumes[{v.name}]", v.claim or "") for v in claims),
+        values={"pod": pod.meta.short, "reason": _start(cause.message), "node": pod.node},
+        related=(Subject("Node", pod.node),),
+    )
+
+
+def _has_run(situation: PodSituation) -> bool:
+    return any(
+        status.restarts or status.state.kind in ("running", "terminated")
+        for status in situation.pod.statuses
+    )
+
+
+@CHECKS.check(RefusedPod)
+def pod_denied(refused: RefusedPod) -> Iterator[Result]:
+    """The API server does not let the pod be made: a policy or webhook denies it."""
+    yield from _denials(refused.subject, refused.events, None)
+
+
+@CHECKS.check(PodSituation)
+def member_denied(situation: PodSituation) -> Iterator[Result]:
+    """The same for further pods of this pod's controller: its job is short of members."""
+    owner = situation.pod.meta.owner or ""
+    if owner.startswith("ReplicaSet/") or situation.pod.is_terminal:
+        return  # each replica serves by itself
+    severity = Severity.WARNING if owner.startswith(("StatefulSet/", "DaemonSet/")) else None
+    yield from _denials(situation.subject, situation.owner_events, severity)
+
+
+def _denials(
+    subject: Subject, events: tuple[Event, ...], severity: Severity | None
+) -> Iterator[Result]:
+    made = [e for e in events if e.reason.startswith("SuccessfulCreate")]
+    for event in reversed(events):
+        match = _DENIED.search(event.message) if event.reason.startswith("Failed") else None
+        if match is None:
+            continue
+        if made and made[-1].seen and event.seen and made[-1].seen > event.seen:
+            return  # it was let in since
+        by = next(value for value in match.groups() if value)
+        how = "cannot be asked" if match["broken"] else "denies it"
+        yield finding(
+            "pod-creation-denied",
+            subject,
+            f"{event.about.kind} {event.about.name} could not make a pod: {by} {how}. "
+            f"{_start(event.message)}",
+            _evidence(event),
+            values={
+                "name": f"{event.about.kind} {event.about.name}",
+                "reason": f"{by} {how}",
+            },
+            related=(event.about,),
+            severity=severity,
+        )
+        return
