@@ -359,7 +359,7 @@ CHANGES: list[tuple[str, Callable[[Case], None], set[str], set[str]]] = [
 def test_change_changes_the_answer(
     number: str, change: Callable[[Case], None], expected: set[str], gone: set[str]
 ) -> None:
-    name = next(name for name in cases_k8s.NAMES if name.startswith(number))
+    name = next(name for name in cases_k8s.NAMES if name.startswith(f"{number}-"))
     case = cases_k8s.load(name)
     change(case)
     report = cases_k8s.ask(case)

@@ -273,6 +273,11 @@ def affinity_at_admission(situation: PodSituation) -> Iterator[Result]:
         f"The labels of {pod.node} did not match the pod's selectors when its kubelet looked: "
         f"{missing or 'they match now'}.{said}",
         Evidence(pod.meta.path, f"status.reason ({pod.reason})", pod.message),
+        *(
+            Evidence(fit.node.meta.path, "metadata.labels", f"do not match {'; '.join(missing_of)}")
+            for fit in situation.fits
+            if (missing_of := fit.unmatched)
+        ),
         *more,
         values={"pod": pod.meta.short},
         severity=severity,

@@ -88,6 +88,8 @@ def plugin_evidence(around: Surroundings, nodes: list[Node], resource: str) -> I
             pod = plugin.on(node.name)
             if pod is not None:
                 yield from _state_evidence(pod)
+                said = [x for x in around.component_lines if x.pod == pod.subject]
+                yield from (x.evidence for x in said if x.line.kind in _PLUGIN_LINES)
             elif plugin.daemon_set is not None:
                 yield Evidence(
                     plugin.daemon_set.meta.path,
@@ -95,6 +97,9 @@ def plugin_evidence(around: Surroundings, nodes: list[Node], resource: str) -> I
                     str(plugin.daemon_set.desired),
                     f"no pod on {node.name}",
                 )
+
+
+_PLUGIN_LINES = ("plugin-start", "plugin-nvml", "plugin-strategy", "plugin-no-devices")
 
 
 def _state_evidence(pod: Pod) -> Iterator[Evidence]:

@@ -521,7 +521,8 @@ def _shown(device: Device) -> str:
 def dra_claim_not_made(situation: DraSituation) -> Iterator[Result]:
     """The pod's claim does not exist yet, so nothing can be said about devices."""
     failure = situation.failure
-    if failure is not None and _NOT_CREATED in failure.raw:
+    told = any(event.reason == "FailedResourceClaimCreation" for event in situation.events)
+    if failure is not None and _NOT_CREATED in failure.raw and not told:
         names = ", ".join(situation.absent) or "of the pod"
         yield Unknown(f"ResourceClaim {names}", "the scheduler waits for it to be created")
 

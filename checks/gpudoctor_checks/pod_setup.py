@@ -27,7 +27,8 @@ _MISSING_OBJECT = re.compile(
     re.IGNORECASE,
 )
 _DENIED = re.compile(
-    r"(?:admission webhook|ValidatingAdmissionPolicy) [\"'](?P<by>[^\"']+)[\"'].*?denied(?: the)? request"
+    r"(?:admission webhook|ValidatingAdmissionPolicy) [\"'](?P<by>[^\"']+)[\"'].*?denied"
+    r"(?: the)? request"
     r"|(?:violates PodSecurity) \"(?P<level>[^\"]+)\""
     r"|failed calling webhook \"(?P<broken>[^\"]+)\"",
     re.DOTALL,

@@ -605,12 +605,20 @@ def topology_placement_failed(situation: QueueSituation) -> Iterator[Result]:
         Evidence(workload.meta.path, "spec.podSets[].topologyRequest.required", level)
         for level in levels[:1]
     )
+    out = [
+        Evidence(node.meta.path, "status.conditions[Ready]", ready.status, ready.message or None)
+        for use in kueue.topologies
+        for node in use.nodes
+        if (ready := node.condition("Ready")) is not None and ready.status != "True"
+    ]
+    lost = f" {len(out)} nodes of its flavors are not ready." if out else ""
     yield _draft(
         "topology-placement-failed",
         situation,
         f"Kueue finds no {level} domain for all {workload.pods} pods of {workload.meta.short}: "
-        f"{said}.",
+        f"{said}.{lost}",
         *required,
+        *out[:_NAMED],
         values={"name": level},
     )
 

@@ -416,6 +416,10 @@ def _not_ready(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Res
         values={"nodes": supply.names(nodes), "reason": taints},
         related=(situation.subject, *supply.subjects(nodes)),
         leans_on=("Node",),
+        fix=None
+        if any((ready := node.condition("Ready")) and ready.status != "True" for node in nodes)
+        else f"Find out why what takes {taints} away has not done so: see the agent's pod on "
+        f"{nodes[0].name}.",
     )
 
 
@@ -438,7 +442,14 @@ def _cordons(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Resul
         values={"nodes": supply.names(nodes)},
         related=(situation.subject, *supply.subjects(nodes)),
         leans_on=("Node",),
+        fix=_STAYS_OUT if all(fit.leaving for fit in fits) else None,
     )
+
+
+_STAYS_OUT = (
+    "Do not tolerate the taint: the pod would go with the node. Wait for a new node, or keep this "
+    "one in its autoscaler's settings."
+)
 
 
 def _who(fits: Sequence[NodeFit]) -> str:

@@ -148,21 +148,29 @@ def oom_killed(situation: PodSituation) -> Iterator[Result]:
         container = pod.container(status.name)
         limit = container.limits.get("memory") if container else None
         shown = f"{limit / 2**30:.1f} GiB" if limit else "none set: the node's own memory"
+        allowed = f"its limit ({shown})" if limit else "the node had left (it has no limit)"
         shm = container and shm_limit(pod, container) != Decimal(64 * 2**20)
         counted = f" What it writes to {SHM} counts, too." if shm else ""
         yield finding(
             "oom-killed",
             pod.subject,
-            f"Container {status.name} was killed by the kernel for using more host memory than its "
-            f"limit ({shown}). This is memory of the host, not of the GPU.{counted}",
+            f"Container {status.name} was killed by the kernel for using more host memory than "
+            f"{allowed}. This is memory of the host, not of the GPU.{counted}",
             Evidence(pod.meta.path, field, end_text(status, end)),
             Evidence(
                 pod.meta.path, f"spec.containers[{status.name}].resources.limits.memory", shown
             ),
             values={"container": status.name, "pod": pod.meta.short, "limit": shown},
             severity=_if_recovered(situation, status),
+            fix=None if limit else _OWN_LIMIT,
         )
         return
+
+
+_OWN_LIMIT = (
+    "Give the container a memory request and limit of its real need: without one it takes what the "
+    "node has, and the kernel ends whom it finds first when that is used up."
+)
 
 
 def _if_recovered(situation: PodSituation, status: ContainerStatus) -> Severity | None:

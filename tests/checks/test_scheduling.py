@@ -424,7 +424,8 @@ class TestSelectors:
         assert told(found) == ("error", "certain", "Pod/team/train-0")
         assert "when its kubelet looked: pool=gold." in found.detail
         assert shown(found) == (
-            f"Pod/team/train-0 status.reason ({reason}) Predicate NodeAffinity failed"
+            f"Pod/team/train-0 status.reason ({reason}) Predicate NodeAffinity failed\n"
+            "Node/gpu-1 metadata.labels do not match pool=gold"
         )
         now = finding_of(ask(pod, k8s.node(labels={"pool": "gold"})), self.NAME)
         assert "they match now" in now.detail

@@ -153,7 +153,8 @@ class TestOomKilled:
         pod = self.oom(container={"volumeMounts": SHM_MOUNT}, spec={"volumes": [SHM_VOLUME]})
         found = finding_of(ask(pod, k8s.node()), self.NAME)
         assert found.detail.endswith("What it writes to /dev/shm counts, too.")
-        assert "none set: the node's own memory" in found.detail
+        assert "than the node had left (it has no limit)" in found.detail
+        assert found.fix.startswith("Give the container a memory request and limit")
 
     def test_container_that_has_just_ended(self) -> None:
         pod = running()
