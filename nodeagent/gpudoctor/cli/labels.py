@@ -9,6 +9,7 @@ import click
 from gpudoctor import registry
 from gpudoctor import report as contract
 from gpudoctor.cli import output as outputs
+from gpudoctor.cli import pipe
 from gpudoctor.report import Report
 
 
@@ -68,7 +69,7 @@ def command(
         report = _live(node, namespace, kubeconfig, context, server)
     else:
         report = labels.of_host(host_root, checks)
-    with outputs.printing():
+    with pipe.printing():
         if output == "json":
             sys.stdout.buffer.write(contract.encode(report))
             return
