@@ -53,7 +53,7 @@ def hardware_note(node: Node, resource: str) -> str:
         (
             f"label {label}={value}"
             for label, value in sorted(node.labels.items())
-            if vendor and vendor.labels.fullmatch(label)
+            if vendor and vendor.is_shown_by(label)
         ),
         None,
     )

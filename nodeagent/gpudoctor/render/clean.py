@@ -23,6 +23,8 @@ _HEAD, _TAIL = 400, 150
 
 def clean(text: str) -> str:
     """Return the text without what a terminal would act on; only newlines remain of controls."""
+    if text.isprintable():
+        return text  # all that is looked for is of Unicode's categories that do not print
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)).replace("\t", " "))
 
 
