@@ -64,10 +64,7 @@ def has_hardware(node: Node, resource: str) -> bool:
     vendor = resources.vendor_of(resource)
     if resource in node.capacity or resource in node.allocatable:
         return True
-    return vendor is not None and any(
-        vendor.is_shown_by(label) and value not in ("false", "0", "")
-        for label, value in node.labels.items()
-    )
+    return vendor is not None and vendor.is_shown_by(node.labels)
 
 
 def knows_vendor(node: Node, resource: str) -> bool:

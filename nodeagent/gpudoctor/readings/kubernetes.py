@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -296,7 +296,7 @@ def read_job(
     log = msgspec.structs.replace(
         log,
         subject=Subject(kind, name, namespace or entries[0].namespace),
-        rdma_expected_by=_rdma_meant(source, pods),
+        **_told_by_nodes(source, pods),
     )
     whole = nccl_log.reading(log)
     children = tuple(read_pod(source, entry, log) for entry in entries)
@@ -312,17 +312,23 @@ def read_job(
     )
 
 
-def _rdma_meant(source: Input, pods: list[Pod]) -> tuple[str, ...]:
-    """What says that the pods of a job were meant to use RDMA: their nodes, and the machines."""
+def _told_by_nodes(source: Input, pods: list[Pod]) -> dict[str, Any]:
+    """What the nodes of a job and their machines tell of its NCCL log: whether RDMA was meant,
+    whether GPUDirect can be.
+    """
     names = dict.fromkeys(pod.node for pod in pods if pod.node)
     nodes = [found for name in names if (found := source.cluster.nodes.get(name))]
     machines = [seen.node for name in names if (seen := source.host(name))]
     offered = situation.rdma_offers(nodes)
     if not machines:
-        return offered
+        return {"rdma_expected_by": offered}
     from gpudoctor.facts.node import rails  # imported late: few inputs have a host
 
-    return (*offered, *(said for machine in machines for said in rails.told(machine)))
+    told = (said for machine in machines for said in rails.told(machine))
+    return {
+        "rdma_expected_by": (*offered, *told),
+        "no_gdr_by_design": rails.no_gdr(machines) if len(machines) == len(names) else "",
+    }
 
 
 def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str | None) -> Reading:

@@ -7,6 +7,7 @@ specific to one vendor beyond this table.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
@@ -28,9 +29,12 @@ class Vendor(msgspec.Struct, frozen=True):
     labels: str
     accounting: str = ""
 
-    def is_shown_by(self, label: str) -> bool:
-        """Whether a node with this label has its hardware."""
-        return re.fullmatch(self.labels, label) is not None
+    def is_shown_by(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels has its devices, advertised or not."""
+        return any(
+            re.fullmatch(self.labels, label) and value not in ("false", "0", "")
+            for label, value in labels.items()
+        )
 
 
 VENDORS = (

@@ -18,8 +18,9 @@ _CHANNEL = re.compile(
     rb"(?:Channel|Ring) \d+(?:/\d+)? ?: ?(\d+)(?:\[[^\]]*\])? -> (\d+)(?:\[[^\]]*\])?"
     rb"(?: \[(send|receive)\])? via (.+)"
 )
-_NET = re.compile(rb"NET/([^/]+)/(\d+)(?:\(\d+\))?(.*)")
+_NET = re.compile(rb"NET/([^/]+)/(\d+)(\(\d+\))?(.*)")
 _COMM = re.compile(rb"comm (0x[0-9a-f]+|\(nil\)) rank (\d+) n[rR]anks (\d+)(.*)")
+_BUS = re.compile(rb"busId ([0-9a-f]{1,12})(?![0-9a-f])")
 _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(rb"(?:parent|splitCount|childCount|color|key) (?:0x)?[0-9a-f-]+")
 _NNODES = re.compile(rb"nNodes (\d+)")
@@ -213,9 +214,12 @@ class Book:
             process.local.add(name)
         else:
             network = net[1].decode("utf-8", "replace")
-            gdr = b"/G" in net[3]  # also where the line was cut inside /GDRDMA
+            gdr = b"/G" in net[4]  # also where the line was cut inside /GDRDMA
+            nic = int(net[2][:9])
             if len(process.net) < _PER_PLACE_LIMIT:
-                process.use_net(network, int(net[2][:9]), direction, gdr, self.line)
+                process.use_net(network, nic, direction, gdr, self.line)
+                if net[3] is None:  # else another rank's, which passes it on (PXN)
+                    process.own_nics.add(nic)
             name = f"NET/{network}" + ("/GDRDMA" if gdr else "")
         process.connect(own, peer, self.transports.code(name))
 
@@ -252,6 +256,9 @@ class Book:
         if rank not in comm.started:
             comm.started[rank] = process.host
         process.ranks[comm.key] = rank
+        bus = _BUS.search(rest)
+        if bus is not None:
+            process.bus = address(int(bus[1], 16))
         if begins:
             self.starts_seen = True
             process.join(nranks)
@@ -261,6 +268,7 @@ class Book:
             self.starts_seen = True
         elif nodes := _NNODES.search(rest):
             comm.nnodes = int(nodes[1][:9])
+            comm.mnnvl = comm.mnnvl or rest.endswith(b"MNNVL 1")
         elif b"Abort COMPLETE" in rest:
             comm.aborted = True
         if process.waited is not None:
@@ -365,6 +373,12 @@ class Book:
                 kind, process.host, values, self.lines_before + self._place[1], record.time
             )
         occurrence.add(process, self.line)
+
+
+def address(number: int) -> str:
+    """Turn a bus id as NCCL prints it (1b000, the digits of an address) into `0000:1b:00.0`."""
+    device, function = number >> 4 & 0xFF, number & 0xF
+    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{device:02x}.{function:x}"
 
 
 def _text(record: Record) -> str:

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from gpudoctor.facts.nccl import messages, ras, watchdog
+from gpudoctor.facts.nccl import flight, messages, ras, watchdog
 from gpudoctor.facts.nccl.model import Line, NcclLog
 from gpudoctor.facts.nccl.records import LONGEST, Record, is_wrapped, plain, records
 from gpudoctor.facts.nccl.speakers import Speakers
@@ -43,8 +43,11 @@ _DULL = frozenset(
 
 def _is_clean(text: bytes) -> bool:
     """Whether a message stands alone in its line, without anything around it."""
-    # A fold mark of Ray, a frame, a colour or a carriage return would stand at the end.
-    return text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text
+    # A fold mark of Ray, a frame, a colour or a carriage return would stand at the end, an entity
+    # of a web page for the arrow.
+    return (
+        text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text and b"&gt;" not in text
+    )
 
 
 class Parser:
@@ -57,6 +60,7 @@ class Parser:
         self.book = messages.Book()
         self.work = watchdog.Watchdog()
         self.ras = ras.Reader()
+        self.flight = flight.Reader()
         self.sources: list[str] = []
         self.lines = 0
         self.unfinished: Line | None = None
@@ -133,6 +137,8 @@ class Parser:
         """Read whole lines, the newline of the last included."""
         if self.ras.is_open or ras.BEGIN in piece:
             self._read_ras(piece)
+        if self.flight.is_open or flight.BEGIN in piece:
+            self._read_flight(piece)
         if b"NCCL" not in piece:
             count = piece.count(b"\n")
         elif len(piece) > _SIEVED and not self._wrapped and self._sieve is not None:
@@ -150,6 +156,14 @@ class Parser:
                 text = plain(line)
                 self.book.at(self._source, number, text)
                 self.ras.read(text, self.book.line())
+
+    def _read_flight(self, piece: bytes) -> None:
+        """Read the part of a piece that the flight recorder's tool wrote."""
+        for number, line in enumerate(piece.split(b"\n")[:-1], self._number + 1):
+            if self.flight.is_open or flight.BEGIN in line:
+                text = plain(line)
+                self.book.at(self._source, number, text)
+                self.flight.read(text, self.book.line())
 
     def _read_sieved(self, sieve: Sieve, piece: bytes) -> int:
         """Read what the sieve lets through of a piece; return how many lines that has."""

@@ -29,6 +29,10 @@ class Process:
         self.pointers: dict[bytes, str] = {}
         self.ranks: dict[str, int] = {}
         """Communicator -> this process's rank in it."""
+        self.bus: str | None = None
+        """The PCI address of its GPU."""
+        self.own_nics: set[int] = set()
+        """The adapters that it uses itself, not through another rank (PXN)."""
         self.failed: Line | None = None
         self.run = 0
         """How many times the job had begun before on this host, as far as is known."""
@@ -87,6 +91,8 @@ class Comm:
         self.nranks = nranks
         self.line = line
         self.nnodes: int | None = None
+        self.mnnvl = False
+        """Whether NVLink joins its hosts."""
         self.started: dict[int, str] = {}
         """Rank -> host."""
         self.completed: set[int] = set()

@@ -116,12 +116,12 @@ SYMPTOMS: tuple[Symptom, ...] = (
     ),
     _symptom(
         "connect-failed",
-        b"connect",
+        b"onnect",
         rb"(?:[Cc]onnect to (?P<peer>[^ <]+)(?:<\d+>)?|Call to connect)(?: failed| returned)[ :]*"
         rb"(?P<text>Connection refused|Connection timed out|No route to host|"
         rb"Network is unreachable|Operation timed out)",
     ),
-    _symptom("peer-closed", b"onnection closed by remote peer", rb"peer (?P<peer>[^ <]+)"),
+    _symptom("peer-closed", b"onnection closed by remote peer", rb"peer(?: (?P<peer>[^ <]+))?"),
     _symptom("peer-closed", b"Connection reset by peer", rb"(?:from (?P<peer>[^ <]+))?"),
     _symptom("peer-closed", b"Socket recv failed while polling for opId"),
     _symptom("peer-closed", b"Could not receive type from localRank"),
