@@ -172,10 +172,10 @@ def test_wrapping_loses_nothing_and_keeps_the_width(value: str, width: int, take
 
 
 def test_what_unicode_calls_printable_is_left_as_it_is() -> None:
-    """Which lets most text pass unlooked at; beside a line end it is looked at."""
+    """Which lets most text pass unlooked at; beside a tab it is looked at."""
     printable = "".join(filter(str.isprintable, map(chr, range(sys.maxunicode + 1))))
     assert clean(printable) == printable
-    assert clean(f"{printable}\n") == f"{printable}\n"
+    assert clean(f"{printable}\n\t") == f"{printable}\n "
 
 
 @settings(deadline=None, max_examples=100)
