@@ -26,7 +26,6 @@ from gpudoctor_checks.nccl_log import (
     ranks,
     several,
 )
-from gpudoctor_checks.runtime_errors import named_by_its_error
 
 _NAMELESS = ("warning", "cuda", "merge-nics", "fastrak-env", "tcpx-timeout", "shm-peer")
 """Kinds of events that no rule names by themselves."""
@@ -250,6 +249,8 @@ def cuda_failure(log: NcclLog) -> Iterator[Result]:
         error = _cuda_error(event)
         if error is None:
             continue
+        from gpudoctor_checks.runtime_errors import named_by_its_error  # late, as `recognise`
+
         values = {"device": f"of {event.host}"} | error.values
         told = ErrorLines(
             subject=log.subject,
