@@ -53,6 +53,12 @@ class Speakers:
                 self._keep(head, process)
         return process
 
+    def called(self, name: bytes, device: bytes) -> Process | None:
+        """The process of a head that was heard with this or another thread: `HOST:PID` as the
+        head begins, ` [DEV]` as it ends.
+        """
+        return self._by_name.get((name, device))
+
     def introduce(self, head: bytes, process: Process) -> None:
         """Know this head from now on, and those with other threads in it."""
         self._keep(head, process)
@@ -80,5 +86,4 @@ class Speakers:
 
 
 def _without_thread(head: bytes) -> tuple[bytes, bytes]:
-    name, _, thread = head.rpartition(b":")
-    return name, thread.partition(b" ")[2]
+    return head[: head.rfind(b":")], head[head.rfind(b" ") :]

@@ -9,9 +9,26 @@ from collections.abc import Callable
 
 from gpudoctor.facts.nccl.model import Line
 
-UNKNOWN = 0
+_TEXT_LIMIT = 400
 _TRANSPORTS_LIMIT = 250
 _PEERS_LIMIT = 1 << 16
+
+
+class Place:
+    """Where the line stands that is being read."""
+
+    def __init__(self) -> None:
+        self.source = ""
+        self.number = 0
+        self._text = b""
+
+    def at(self, source: str, number: int, text: bytes) -> None:
+        """Say where the line stands that is read next."""
+        self.source, self.number, self._text = source, number, text
+
+    def line(self) -> Line:
+        """The line that is being read, as evidence."""
+        return Line(self.source, self.number, self._text[:_TEXT_LIMIT].decode("utf-8", "replace"))
 
 
 class Process:
@@ -73,10 +90,13 @@ class Process:
         """Note that `rank` reaches `peer` by this transport; the worst one stays."""
         if not self.mapped or peer >= _PEERS_LIMIT:
             return
-        row = self.rows.setdefault(rank, bytearray())
+        row = self.rows.get(rank)
+        if row is None:
+            row = self.rows[rank] = bytearray()
         if len(row) <= peer:
             row.extend(bytes(peer + 1 - len(row)))
-        row[peer] = max(row[peer], code)
+        if code > row[peer]:
+            row[peer] = code
 
 
 class Comm:
@@ -93,6 +113,12 @@ class Comm:
         self.waited: dict[int, float] = {}
         self.least_waited: tuple[float, Line] | None = None
         self.aborted = False
+
+    def span(self, nnodes: int) -> None:
+        """Note how many nodes it spans. Where several communicators cannot be told apart, the
+        widest counts, whoever speaks first.
+        """
+        self.nnodes = max(self.nnodes or 0, nnodes)
 
     def wait(self, rank: int, seconds: float, line: Line) -> None:
         """Note how long a rank waited for the others at the start, as it said first."""

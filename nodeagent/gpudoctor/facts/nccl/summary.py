@@ -76,7 +76,7 @@ def summarise(parser: Parser) -> NcclLog:
         gave_up_first=parser.work.gave_up_first,
         ras_processes=tuple(parser.ras.processes()),
         ras_lags=tuple(parser.ras.lags()),
-        run_starts=tuple((run, line) for (_, run), line in book.run_starts.items()),
+        run_starts=tuple((run, line) for (_, run), line in book.communicators.run_starts.items()),
         addresses=tuple(sorted(book.addresses.items())),
         transports=book.transports.names(),
         grid=_grid(book.processes, largest),
