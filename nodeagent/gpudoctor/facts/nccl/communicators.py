@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from gpudoctor.facts.nccl.model import Line
-from gpudoctor.facts.nccl.state import Comm, Place, Process
+from gpudoctor.facts.nccl.state import Comm, Members, Place, Process
 
 _COMM = re.compile(rb"comm (0x[0-9a-f]+|\(nil\)) rank (\d+) n[rR]anks (\d+)(.*)")
 _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
@@ -52,8 +52,11 @@ class Communicators:
         self.run_starts: dict[tuple[str, int], Line] = {}
         """Source and number of a run after the first -> where it begins."""
         self.starts_seen = False
+        self.largest: Comm | None = None
+        """The one with the most ranks, the first of several."""
         self._place = place
         self._by_id: dict[bytes, Comm] = {}
+        self._memberships: dict[frozenset[tuple[int, str]], Members] = {}
         self._members: dict[tuple[str, int, int], Process] = {}
         """Host, rank and size of a communicator -> who began it last."""
 
@@ -83,7 +86,7 @@ class Communicators:
         if nodes:
             self.known[key].span(int(nodes))
         else:
-            self.known[key].completed.add(process.ranks[key])
+            self.known[key].complete(process.ranks[key], self._memberships)
         return True
 
     def read(self, process: Process, text: bytes) -> bool:
@@ -100,7 +103,7 @@ class Communicators:
         else:
             self._join(process, comm, rank)
             if rest.endswith(b"Init COMPLETE"):
-                comm.completed.add(rank)
+                comm.complete(rank, self._memberships)
                 self.starts_seen = True
             elif nodes := _NNODES.search(rest):
                 comm.span(int(nodes[1][:9]))
@@ -112,8 +115,7 @@ class Communicators:
         return True
 
     def _join(self, process: Process, comm: Comm, rank: int) -> None:
-        if rank not in comm.started:
-            comm.started[rank] = process.host
+        comm.start(rank, process.host)
         process.ranks[comm.key] = rank
 
     def _begin(self, process: Process, comm: Comm, rank: int, nranks: int) -> None:
@@ -162,6 +164,8 @@ class Communicators:
         comm = self.known.get(key)
         if comm is None:
             comm = self.known[key] = Comm(key, nranks, self._place.line())
+            if self.largest is None or nranks > self.largest.nranks:
+                self.largest = comm
         return comm
 
 

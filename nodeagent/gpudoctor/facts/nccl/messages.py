@@ -46,7 +46,7 @@ class Book:
 
     def __init__(self) -> None:
         self.place = Place()
-        self.processes: list[Process] = []
+        self.processes: dict[Process, None] = {}
         self.channels = Channels(self.place)
         self.communicators = Communicators(self.place)
         self.versions: dict[str, Line] = {}
@@ -57,6 +57,7 @@ class Book:
         self.events: dict[tuple[str, ...], Occurrence] = {}
         self.addresses: dict[str, str] = {}
         """Address of the control connections -> host."""
+        self._retired: dict[tuple[str, int, int], Process] = {}
         self.deduplicated = False
         self._starts_seen = False
         self.lines_before = 0
@@ -91,7 +92,19 @@ class Book:
 
     def add(self, process: Process) -> None:
         """Take up a process that was heard for the first time."""
-        self.processes.append(process)
+        self.processes[process] = None
+
+    def retire(self, process: Process) -> None:
+        """Another process has its name now. What is kept of those before does not grow with the
+        number of restarts.
+        """
+        largest = self.communicators.largest
+        process.retire(largest.key if largest else "")
+        name = (process.host, process.pid, process.device)
+        first = self._retired.setdefault(name, process)
+        if first is not process and first.is_like(process):
+            first.absorb(process)
+            del self.processes[process]
 
     def read(self, process: Process, record: Record) -> bool:
         """Read one record. True means that the process began anew: give it again, to a new one."""

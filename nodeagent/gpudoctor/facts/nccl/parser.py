@@ -330,7 +330,9 @@ class Parser:
         process = self._speakers.named(record.host, record.pid, record.device)
         if self.book.read(process, record):
             self._hear_again(process)
-            process = self._speakers.begin_anew(process)
+            fresh = self._speakers.begin_anew(process)
+            self.book.retire(process)
+            process = fresh
             self.book.read(process, record)
         if process.is_remapped:
             self._hear_again(process)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from gpudoctor.facts.nccl.state import Process
 
 _HEADS_LIMIT = 1 << 12
+_Name = tuple[str, int, int]
+"""Host, pid and device."""
 
 
 class Speakers:
@@ -22,9 +24,9 @@ class Speakers:
         self.heads: dict[bytes, set[bytes]] = {}
         """Head -> what the channel lines of its process said, without the channel's number."""
         self._take_up = take_up
-        self._processes: dict[tuple[str, int, int], Process] = {}
-        self._by_head: dict[bytes, Process] = {}
-        self._by_name: dict[tuple[bytes, bytes], Process] = {}
+        self._processes: dict[_Name, Process] = {}
+        self._by_head: dict[bytes, _Name] = {}
+        self._by_name: dict[tuple[bytes, bytes], _Name] = {}
 
     def named(self, host: str, pid: int, device: int) -> Process:
         """The process of this name, until it begins anew."""
@@ -33,12 +35,11 @@ class Speakers:
 
     def begin_anew(self, process: Process) -> Process:
         """The same host, pid and device begins again: a container restarted."""
-        self.forget_heads()
-        fresh = self._begin((process.host, process.pid, process.device))
+        fresh = self._begin(_name(process))
         fresh.run = process.run + 1
         return fresh
 
-    def _begin(self, name: tuple[str, int, int]) -> Process:
+    def _begin(self, name: _Name) -> Process:
         process = self._processes[name] = Process(*name)
         self.hosts[process.host.encode()] = None
         self._take_up(process)
@@ -46,23 +47,26 @@ class Speakers:
 
     def of(self, head: bytes) -> Process | None:
         """The process of a head, if it differs from one heard before in the thread at most."""
-        process = self._by_head.get(head)
-        if process is None:
-            process = self._by_name.get(_without_thread(head))
-            if process is not None:
-                self._keep(head, process)
-        return process
+        name = self._by_head.get(head)
+        if name is None:
+            name = self._by_name.get(_without_thread(head))
+            if name is None:
+                return None
+            self._keep(head, name)
+        return self._processes[name]
 
-    def called(self, name: bytes, device: bytes) -> Process | None:
+    def called(self, start: bytes, device: bytes) -> Process | None:
         """The process of a head that was heard with this or another thread: `HOST:PID` as the
         head begins, ` [DEV]` as it ends.
         """
-        return self._by_name.get((name, device))
+        name = self._by_name.get((start, device))
+        return None if name is None else self._processes[name]
 
     def introduce(self, head: bytes, process: Process) -> None:
         """Know this head from now on, and those with other threads in it."""
-        self._keep(head, process)
-        self._by_name[_without_thread(head)] = process
+        name = _name(process)
+        self._keep(head, name)
+        self._by_name[_without_thread(head)] = name
 
     def knows(self, head: bytes) -> bool:
         """Tell whether this very head was heard before."""
@@ -78,11 +82,15 @@ class Speakers:
         self._by_head.clear()
         self._by_name.clear()
 
-    def _keep(self, head: bytes, process: Process) -> None:
+    def _keep(self, head: bytes, name: _Name) -> None:
         if len(self._by_head) > _HEADS_LIMIT:
             self._by_head.clear()
             self.heads.clear()
-        self._by_head[head] = process
+        self._by_head[head] = name
+
+
+def _name(process: Process) -> _Name:
+    return process.host, process.pid, process.device
 
 
 def _without_thread(head: bytes) -> tuple[bytes, bytes]:

@@ -57,6 +57,8 @@ class Process:
         """Ranks of the largest communicator so far."""
         self.is_remapped = False
         """Whether channels that were heard before now count for another communicator."""
+        self.lives = 1
+        """How many processes it stands for: those of its name before the last count as one."""
         self.heard: set[bytes] = set()
         """For the parser: what its channel lines said, without the channel's number."""
         self.hashes: set[int] = set()
@@ -77,6 +79,32 @@ class Process:
         elif not self.rows:
             self.mapped = True
             self.is_remapped = bool(self.heard) and not was_mapped
+
+    def retire(self, communicator: str) -> None:
+        """Nothing more comes from it; of its ranks only that in this communicator still counts."""
+        rank = self.ranks.get(communicator)
+        self.ranks = {} if rank is None else {communicator: rank}
+        self.pointers = {}
+        self.waited = None
+
+    def is_like(self, other: Process) -> bool:
+        """Whether the two do not contradict each other in what is known of a process alone."""
+        if self.version is None or other.version is None:
+            return True
+        return self.version[0] == other.version[0]
+
+    def absorb(self, later: Process) -> None:
+        """Stand for a later process of the same name, too, when both are retired."""
+        self.lives += later.lives
+        self.version = self.version or later.version
+        self.failed = self.failed or later.failed
+        self.run = max(self.run, later.run)
+        for name, line in later.networks.items():
+            self.networks[name] = self.networks.pop(name, line)
+        self.net = {**later.net, **self.net} if later.net else self.net
+        self.local |= later.local
+        self.rows |= later.rows
+        self.ranks |= later.ranks
 
     def use_net(
         self, network: str, nic: int, direction: str, gdr: bool, line: Callable[[], Line]
@@ -99,8 +127,17 @@ class Process:
             row[peer] = code
 
 
+Members = tuple[dict[int, str], set[int]]
+"""The ranks of a communicator that started, each with its host, and those that completed."""
+
+
 class Comm:
     """One communicator, by its commId, or by what older versions print instead."""
+
+    __slots__ = (
+        "aborted", "completed", "is_shared", "key", "least_waited", "line", "nnodes", "nranks",
+        "started", "waited",
+    )  # fmt: skip
 
     def __init__(self, key: str, nranks: int, line: Line) -> None:
         self.key = key
@@ -110,9 +147,37 @@ class Comm:
         self.started: dict[int, str] = {}
         """Rank -> host."""
         self.completed: set[int] = set()
+        self.is_shared = False
+        """Whether `started` and `completed` are those of others, too."""
         self.waited: dict[int, float] = {}
         self.least_waited: tuple[float, Line] | None = None
         self.aborted = False
+
+    def start(self, rank: int, host: str) -> None:
+        """Note that a rank began; its first host counts."""
+        if rank not in self.started:
+            self._own()
+            self.started[rank] = host
+
+    def complete(self, rank: int, shared: dict[frozenset[tuple[int, str]], Members]) -> None:
+        """Note that a rank is through with the start. When all are, the members are kept once
+        for all communicators that have the same: in a long log most are made again and again.
+        """
+        if rank in self.completed:
+            return
+        self._own()
+        self.completed.add(rank)
+        if len(self.completed) == self.nranks and self.completed == self.started.keys():
+            members = frozenset(self.started.items())
+            self.started, self.completed = shared.setdefault(
+                members, (self.started, self.completed)
+            )
+            self.is_shared = True
+
+    def _own(self) -> None:
+        if self.is_shared:
+            self.started, self.completed = dict(self.started), set(self.completed)
+            self.is_shared = False
 
     def span(self, nnodes: int) -> None:
         """Note how many nodes it spans. Where several communicators cannot be told apart, the
