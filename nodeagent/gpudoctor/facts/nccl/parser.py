@@ -175,10 +175,16 @@ class Parser:
         }
         told = dict(zip(others, self._told(list(others.values())), strict=True))
         learned: dict[int, None] = {}
+        unlike: set[int] = set()
         for line, begin, end, its_hash in sifted.rows():
             if its_hash:
                 process = self._take(first + line, data[start + begin : start + end])
-                if process is not None and len(process.hashes) < _SEEN_LIMIT:
+                if process is None:
+                    if its_hash not in unlike:
+                        # Those alike differ in what the hash leaves out, and may be read.
+                        unlike.add(its_hash)
+                        sifted.add((its_hash,), line)
+                elif len(process.hashes) < _SEEN_LIMIT:
                     process.hashes.add(its_hash)
                     learned[its_hash] = None
             elif not self._is_read(first + line, others[line], told[line]):
@@ -352,7 +358,7 @@ class Parser:
         process.heard.add(said)
 
     def _look_at_tail(self) -> None:
-        if self.unfinished is None:
+        if self.unfinished is None and watchdog.may_have_given_up(self._tail):
             lines = self._tail.split(b"\n")[:-1]
             for number, line in enumerate(lines, self._number - len(lines) + 1):
                 if watchdog.gave_up(line):

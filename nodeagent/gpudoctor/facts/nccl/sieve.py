@@ -25,7 +25,7 @@ _SPARE_MASK = np.uint64((1 << _SPARE_BITS) - 1)
 
 class Sifted:
     """The lines of a piece: where each begins and ends, its hash, 0 where it is no channel line
-    of the usual form; and which of them are to be read.
+    of the usual form; and which of them are to be read: of those alike the first.
     """
 
     def __init__(self, columns: tuple[Array, ...], kept: Array) -> None:
@@ -123,7 +123,7 @@ class Sieve:
         is_kept[marked.lines] = False
         unmarked = np.flatnonzero(is_kept)
         is_kept[unmarked] = hold(text, starts.take(unmarked), ends.take(unmarked), b"NCCL")
-        is_kept[marked.lines[self._unknown(marked.hashes)]] = True
+        is_kept[marked.lines[_first_of_each(marked.hashes, self._unknown(marked.hashes))]] = True
         is_kept[self._dull_lines(text, ends, marked)] = False
         hashes = np.zeros(len(ends), np.uint64)
         hashes[marked.lines] = marked.hashes
@@ -148,6 +148,13 @@ class Sieve:
         glued = hold(text, marked.marks.take(rows) + TEXT_AT, ends.take(lines), b"NCCL")
         telling: Array = lines[~glued]
         return telling
+
+
+def _first_of_each(hashes: Array, rows: Array) -> Array:
+    """Of rows with the same hash the first, and all rows without a hash."""
+    found = hashes.take(rows)
+    _, first = np.unique(found, return_index=True)
+    return np.concatenate((rows.take(first), rows[found == 0]))
 
 
 def _spare_slots(hashes: Array) -> Array:
