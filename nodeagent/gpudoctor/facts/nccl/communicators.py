@@ -29,18 +29,22 @@ _USUAL = re.compile(_FORM)
 _USUAL_LINES = re.compile(rb"(?:([^ \n]+):\d+( \[\d+\]) NCCL INFO " + _FORM + rb"|[^\n]*)\n")
 
 
-def usual(text: bytes) -> tuple[bytes, ...] | None:
-    """What a message says that stands alone and has the usual form of a communicator's: pointer,
-    rank, number of ranks; then number of nodes, or commId, and START if it begins.
+Said = tuple[bytes, ...]
+"""Host and pid, device; pointer, rank, number of ranks; then number of nodes, or commId, and
+START if it begins. What is not said is empty.
+"""
+
+
+def usual(text: bytes) -> Said | None:
+    """What a message says that stands alone and has the usual form of a communicator's; who says
+    it is left empty.
     """
     match = _USUAL.fullmatch(text)
-    return match.groups(b"") if match else None
+    return (b"", b"", *match.groups(b"")) if match else None
 
 
-def usual_lines(lines: list[bytes]) -> list[tuple[bytes, ...]]:
-    """For each line its host and pid, its device, and what it says; all empty where it has not
-    the usual form.
-    """
+def usual_lines(lines: list[bytes]) -> list[Said]:
+    """What each line says; all empty where it has not the usual form."""
     return _USUAL_LINES.findall(b"\n".join((*lines, b"")))
 
 
@@ -60,17 +64,9 @@ class Communicators:
         self._members: dict[tuple[str, int, int], Process] = {}
         """Host, rank and size of a communicator -> who began it last."""
 
-    def read_usual(
-        self,
-        process: Process,
-        pointer: bytes,
-        rank: bytes,
-        nranks: bytes,
-        nodes: bytes,
-        identity: bytes,
-        start: bytes,
-    ) -> bool:
+    def read_usual(self, process: Process, said: Said) -> bool:
         """Read what a line of the usual form says; False leaves the line to `read`."""
+        _, _, pointer, rank, nranks, nodes, identity, start = said
         if process.waited is not None:
             return False
         if start:
@@ -101,7 +97,8 @@ class Communicators:
         if begins:
             self._begin(process, comm, rank, nranks)
         else:
-            self._join(process, comm, rank)
+            comm.start(rank, process.host)
+            process.ranks[comm.key] = rank
             if rest.endswith(b"Init COMPLETE"):
                 comm.complete(rank, self._memberships)
                 self.starts_seen = True
@@ -114,18 +111,12 @@ class Communicators:
             process.waited = None
         return True
 
-    def _join(self, process: Process, comm: Comm, rank: int) -> None:
+    def _begin(self, process: Process, comm: Comm, rank: int, nranks: int) -> None:
         comm.start(rank, process.host)
         process.ranks[comm.key] = rank
-
-    def _begin(self, process: Process, comm: Comm, rank: int, nranks: int) -> None:
-        self._join(process, comm, rank)
-        self.starts_seen = True
         process.join(nranks)
-        self._begin_run(process, rank, nranks)
-
-    def _begin_run(self, process: Process, rank: int, nranks: int) -> None:
-        """A process takes the place of one that failed: the job was started again."""
+        self.starts_seen = True
+        # A process takes the place of one that failed: the job was started again.
         key = (process.host, rank, nranks)
         before = self._members.get(key)
         if before is not process:
@@ -133,9 +124,12 @@ class Communicators:
             if before is not None and before.failed is not None:
                 process.run = max(process.run, before.run + 1)
         if process.run:
-            source = (self._place.source, process.run)
-            if source not in self.run_starts:
-                self.run_starts[source] = self._place.line()
+            self._begin_run(process)
+
+    def _begin_run(self, process: Process) -> None:
+        source = (self._place.source, process.run)
+        if source not in self.run_starts:
+            self.run_starts[source] = self._place.line()
 
     def _of_line(
         self, process: Process, pointer: bytes, rest: bytes, begins: bool, nranks: int

@@ -9,12 +9,13 @@ NCCL at all are looked at.
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
 from gpudoctor.facts.nccl import messages, ras, watchdog
-from gpudoctor.facts.nccl.communicators import usual, usual_lines
+from gpudoctor.facts.nccl.communicators import Said, usual, usual_lines
 from gpudoctor.facts.nccl.model import Line, NcclLog
 from gpudoctor.facts.nccl.records import LONGEST, Record, is_wrapped, plain, records
 from gpudoctor.facts.nccl.speakers import Speakers
@@ -24,6 +25,7 @@ from gpudoctor.facts.nccl.summary import summarise
 if TYPE_CHECKING:
     from gpudoctor.facts.nccl.sieve import Sieve
 
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
 _PIECE = 1 << 20
@@ -130,7 +132,9 @@ class Parser:
     @cached_property
     def _sieve(self) -> Sieve | None:
         """The sieve needs numpy (extra `fast`); without it all lines are looked at one by one."""
-        # Imported when the first large piece comes: numpy costs more than a short log.
+        # Imported when the first large piece comes: numpy costs more than a short log. Its linear
+        # algebra, which is not used, would start a thread for each core.
+        os.environ.setdefault(_BLAS_THREADS, "1")
         try:
             from gpudoctor.facts.nccl.sieve import Sieve
         except ImportError:
@@ -187,7 +191,7 @@ class Parser:
                 elif len(process.hashes) < _SEEN_LIMIT:
                     process.hashes.add(its_hash)
                     learned[its_hash] = None
-            elif not self._is_read(first + line, others[line], told[line]):
+            elif not (told[line][0] and self._is_read(first + line, others[line], told[line])):
                 if ras.BEGIN in others[line] and ras.begins(others[line]):
                     self._read_ras(data[start:stop])
                 self._take(first + line, others[line])
@@ -200,20 +204,20 @@ class Parser:
         sieve.learn(list(learned))
         return len(sifted)
 
-    def _told(self, lines: list[bytes]) -> list[tuple[bytes, ...]]:
+    def _told(self, lines: list[bytes]) -> list[Said]:
         """What lines say of communicators, for all together."""
         if self._prefixed:
             lines = [line[line.rfind(b" ", 0, line.find(_INFO) - 5) + 1 :] for line in lines]
         return usual_lines(lines)
 
-    def _is_read(self, number: int, line: bytes, told: tuple[bytes, ...]) -> bool:
-        """Read a line by what it tells of a communicator, if it does."""
-        name, device, *said = told
-        process = self._speakers.called(name, device) if name else None
+    def _is_read(self, number: int, line: bytes, said: Said) -> bool:
+        """Read a line by what it says of a communicator, if it does."""
+        process = self._speakers.called(said[0], said[1])
         if process is None:
             return False
-        self._at(self._source, number, line)
-        if not self.book.communicators.read_usual(process, *said):
+        if said[-1]:
+            self._at(self._source, number, line)
+        if not self.book.communicators.read_usual(process, said):
             return False
         if process.is_remapped:
             self._hear_again(process)
@@ -247,7 +251,7 @@ class Parser:
             self._speakers.listen(core, process)
             return process
         said = usual(text)
-        if said is None or not self.book.communicators.read_usual(process, *said):
+        if said is None or not self.book.communicators.read_usual(process, said):
             # What may be a symptom is read with the time that stands in front.
             if core != head or not _is_clean(text):
                 return self._slow(number, line, head, b"")
