@@ -7,6 +7,8 @@ and the rows are hashed. How many bytes a row has follows what the lines of the 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpudoctor.facts.nccl.vectors import Array, last_in, windows
@@ -19,6 +21,8 @@ _REST_AT = 21
 """Where the channel's number of two digits ends in it."""
 _THREAD_AT = 12
 """The eight bytes from here before the mark hold the thread's id, and the colon before it."""
+_DEVICE_BYTES = 4
+"""The bytes before the mark that name the device: ` [3]` or `[12]`."""
 _HEAD, _HEAD_MOST = 32, 128
 _TAIL, _TAIL_MOST = 64, 96
 """Bytes of a line looked at before and from its mark on, at first and at most."""
@@ -33,10 +37,8 @@ def word(text: bytes) -> int:
 
 _MARK, _CHANNEL, _INFO = word(b" NCCL IN"), word(b"FO Chann"), word(b"FO ")
 _INFO_MASK = np.uint64(word(b"\xff" * 3))
-# ` [3]` and ` [12]`, which end a header, without their digits.
-_DEVICE, _DEVICE_MASK = word(b" [\0]"), np.uint64(word(b"\xff\xff\0\xff"))
-_DEVICES, _DEVICES_MASK = word(b" [\0\0]"), np.uint64(word(b"\xff\xff\0\0\xff"))
-_ONE, _BYTE, _HALF, _THREE, _FIVE = (np.uint64(bits) for bits in (1, 8, 32, 24, 40))
+_DEVICE_ENDS = ord("]")
+_ONE, _THREE, _HALF, _FIVE, _SEVEN = (np.uint64(bits) for bits in (1, 24, 32, 40, 56))
 _HALF_MASK = np.uint64((1 << 32) - 1)
 
 # Odd and unlike multipliers, one for each eight bytes.
@@ -47,22 +49,22 @@ _FACTORS: Array = np.array(
     ],
     np.uint64,
 )
-_BY_LENGTH, _BY_ALL = _FACTORS[-1], _FACTORS[-2]
+_BY_LENGTH = _FACTORS[-1]
 
 
-class Marked:
+class Marked(NamedTuple):
     """The lines of a piece in which NCCL's mark was found, in their order.
 
-    `lines` are their numbers, `marks` the places of the marks, `words` the eight bytes after
-    ` NCCL INFO `, `hashes` those of channel lines, 0 for all others and for lines that do not
-    have the usual form.
+    `lines` are their numbers, `marks` the places of the marks, `hashes` those of channel lines, 0
+    for all others and for lines that do not have the usual form. `others` are the rows of lines
+    that are no channel lines, `words` the first eight bytes of the message in each of these.
     """
 
-    def __init__(self, lines: Array, marks: Array, words: Array, hashes: Array) -> None:
-        self.lines = lines
-        self.marks = marks
-        self.words = words
-        self.hashes = hashes
+    lines: Array
+    marks: Array
+    hashes: Array
+    others: Array
+    words: Array
 
 
 class Fingerprints:
@@ -92,13 +94,14 @@ class Fingerprints:
         is_mark = (rows[:, head // 8] == _MARK) & (after & _INFO_MASK == _INFO)
         marks, lines, after, rows = _only(is_mark, marks, lines, after, rows)
         marks, lines, after, rows = _only(_first_of_line(lines), marks, lines, after, rows)
-        words = after >> _THREE
-        words |= rows[:, head // 8 + 2] << _FIVE
         is_channel = after == _CHANNEL
-        if np.count_nonzero(is_channel) > len(lines) * 3 // 4:
+        others = np.flatnonzero(~is_channel)
+        words = after.take(others) >> _THREE
+        words |= rows[others, head // 8 + 2] << _FIVE
+        if len(others) < len(lines) // 4:
             lengths = ends.take(lines) - marks
             # The few others are hashed for nothing.
-            lengths *= is_channel
+            lengths[others] = 0
             hashes = self._hashes(rows, marks - starts.take(lines), lengths)
         else:
             hashes = np.zeros(len(lines), np.uint64)
@@ -106,7 +109,7 @@ class Fingerprints:
             hashes[is_channel] = self._hashes(
                 rows[is_channel], own - starts.take(some), ends.take(some) - own
             )
-        return Marked(lines, marks, words, hashes)
+        return Marked(lines, marks, hashes, others, words)
 
     def _hashes(self, rows: Array, heads: Array, lengths: Array) -> Array:
         """The hashes of lines with so many bytes before the mark, and from it on."""
@@ -117,21 +120,17 @@ class Fingerprints:
         names = masks.head - heads
         if self._prefixed:
             _skip_prefixes(names, rows[:, :width])
-        alike = (colons >= 0) & (names >= 0) & (names < masks.head - _THREAD_AT + colons)
+        alike = (colons >= 0) & (names >= 0) & (last >> _SEVEN == _DEVICE_ENDS)
         alike &= (lengths > _REST_AT) & (lengths <= masks.tail)
         self._widen(names, heads, lengths)
-        alike &= _end_in_device(last)
-        if not alike.all():
-            colons[~alike] = names[~alike] = lengths[~alike] = 0
-        mixed = masks.rows(names, colons, lengths)
+        mixed = masks.rows(names, colons, lengths, alike)
         rows &= mixed
         # The high bits come down first, for products only carry upwards.
         np.right_shift(rows, _HALF, out=mixed)
         mixed ^= rows
         total: Array = np.einsum("ij,j->i", mixed, _FACTORS[: mixed.shape[1]])
-        total += lengths.view(np.uint64) * _BY_LENGTH
-        total ^= total >> _HALF
-        total *= _BY_ALL
+        lengths *= int(_BY_LENGTH >> _ONE)
+        total += lengths.view(np.uint64)
         # Of 63 bits: numpy takes greater integers from Python the slow way.
         total >>= _ONE
         total |= _ONE
@@ -186,15 +185,6 @@ def _skip_prefixes(names: Array, heads: Array) -> None:
             break
 
 
-def _end_in_device(last: Array) -> Array:
-    """Which of the eight bytes before a mark end in ` [3]` or ` [12]`."""
-    last = last >> _THREE
-    is_device: Array = last & _DEVICES_MASK == _DEVICES
-    last >>= _BYTE
-    is_device |= last & _DEVICE_MASK == _DEVICE
-    return is_device
-
-
 class _Masks:
     """Which bytes around the mark count, by where the name and the thread begin and the line
     ends; `head` is the number of bytes before the mark, `tail` from it on.
@@ -205,12 +195,13 @@ class _Masks:
         self._known = np.full((head + 1) * 8 * (tail + 1), -1, np.int32)
         self._rows = np.zeros((0, (head + tail) // 8), np.uint64)
 
-    def rows(self, names: Array, colons: Array, lengths: Array) -> Array:
-        """One row for each line."""
+    def rows(self, names: Array, colons: Array, lengths: Array, alike: Array) -> Array:
+        """One row for each line; those of lines that are not `alike` the others mean nothing."""
         keys = names * 8
         keys += colons
         keys *= self.tail + 1
         keys += lengths
+        keys *= alike
         chosen = self._known.take(keys)
         is_new = chosen < 0
         if is_new.any():
@@ -225,7 +216,7 @@ class _Masks:
         row = bytearray(self.head + self.tail)
         for begin, end in (
             (name, self.head - _THREAD_AT + colon),
-            (self.head - 3, self.head),
+            (self.head - _DEVICE_BYTES, self.head),
             (self.head + 16, self.head + 19),
             (self.head + _REST_AT, self.head + length),
         ):

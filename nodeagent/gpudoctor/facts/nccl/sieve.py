@@ -140,10 +140,8 @@ class Sieve:
 
     def _dull_lines(self, text: Array, ends: Array, marked: Marked) -> Array:
         """The lines that carry nothing, unless another record is glued to the message."""
-        rows = np.flatnonzero(marked.hashes == 0)
-        words = marked.words.take(rows)
-        nearest = self._dull.take(self._dull.searchsorted(words), mode="clip")
-        rows = rows[nearest == words]
+        nearest = self._dull.take(self._dull.searchsorted(marked.words), mode="clip")
+        rows = marked.others[nearest == marked.words]
         lines = marked.lines.take(rows)
         glued = hold(text, marked.marks.take(rows) + TEXT_AT, ends.take(lines), b"NCCL")
         telling: Array = lines[~glued]
