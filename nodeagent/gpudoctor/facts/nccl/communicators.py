@@ -112,7 +112,8 @@ class Communicators:
         return True
 
     def _begin(self, process: Process, comm: Comm, rank: int, nranks: int) -> None:
-        comm.start(rank, process.host)
+        if rank not in comm.started:
+            comm.start(rank, process.host)
         process.ranks[comm.key] = rank
         process.join(nranks)
         self.starts_seen = True

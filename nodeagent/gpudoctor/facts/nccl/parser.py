@@ -172,16 +172,22 @@ class Parser:
         """Read what the sieve lets through of a part; return how many lines that has."""
         first = self._number + 1
         sifted = sieve.sift(data, start, stop, prefixed=self._prefixed)
-        others = {
-            line: data[start + begin : start + end]
-            for line, begin, end, its_hash in sifted.kept
+        lines = [
+            data[start + begin : start + end]
+            for _, begin, end, its_hash in sifted.kept
             if not its_hash
-        }
-        told = dict(zip(others, self._told(list(others.values())), strict=True))
+        ]
+        others = zip(lines, self._told(lines), strict=True)
         learned: dict[int, None] = {}
         unlike: set[int] = set()
         for line, begin, end, its_hash in sifted.rows():
-            if its_hash:
+            if not its_hash:
+                text, said = next(others)
+                if not (said[0] and self._is_read(first + line, text, said)):
+                    if ras.BEGIN in text and ras.begins(text):
+                        self._read_ras(data[start:stop])
+                    self._take(first + line, text)
+            else:
                 process = self._take(first + line, data[start + begin : start + end])
                 if process is None:
                     if its_hash not in unlike:
@@ -191,10 +197,6 @@ class Parser:
                 elif len(process.hashes) < _SEEN_LIMIT:
                     process.hashes.add(its_hash)
                     learned[its_hash] = None
-            elif not (told[line][0] and self._is_read(first + line, others[line], told[line])):
-                if ras.BEGIN in others[line] and ras.begins(others[line]):
-                    self._read_ras(data[start:stop])
-                self._take(first + line, others[line])
             if self._again:
                 # Twice the same channel line does no harm.
                 sifted.add(self._again, line)

@@ -11,8 +11,15 @@ from collections.abc import Callable
 from gpudoctor.facts.nccl.state import Process
 
 _HEADS_LIMIT = 1 << 12
-_Name = tuple[str, int, int]
-"""Host, pid and device."""
+
+
+class _Seat:
+    """Which process has a name now."""
+
+    __slots__ = ("process",)
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
 
 
 class Speakers:
@@ -24,49 +31,55 @@ class Speakers:
         self.heads: dict[bytes, set[bytes]] = {}
         """Head -> what the channel lines of its process said, without the channel's number."""
         self._take_up = take_up
-        self._processes: dict[_Name, Process] = {}
-        self._by_head: dict[bytes, _Name] = {}
-        self._by_name: dict[tuple[bytes, bytes], _Name] = {}
+        self._seats: dict[tuple[str, int, int], _Seat] = {}
+        self._by_head: dict[bytes, _Seat] = {}
+        self._by_name: dict[tuple[bytes, bytes], _Seat] = {}
 
     def named(self, host: str, pid: int, device: int) -> Process:
         """The process of this name, until it begins anew."""
-        name = (host, pid, device)
-        return self._processes.get(name) or self._begin(name)
+        seat = self._seats.get((host, pid, device))
+        if seat is None:
+            self.hosts[host.encode()] = None
+            seat = self._seats[host, pid, device] = _Seat(self._begin(host, pid, device))
+        return seat.process
 
     def begin_anew(self, process: Process) -> Process:
         """The same host, pid and device begins again: a container restarted."""
-        fresh = self._begin(_name(process))
+        fresh = self._begin(process.host, process.pid, process.device)
         fresh.run = process.run + 1
+        self._seat(process).process = fresh
         return fresh
 
-    def _begin(self, name: _Name) -> Process:
-        process = self._processes[name] = Process(*name)
-        self.hosts[process.host.encode()] = None
+    def _begin(self, host: str, pid: int, device: int) -> Process:
+        process = Process(host, pid, device)
         self._take_up(process)
         return process
 
+    def _seat(self, process: Process) -> _Seat:
+        return self._seats[process.host, process.pid, process.device]
+
     def of(self, head: bytes) -> Process | None:
         """The process of a head, if it differs from one heard before in the thread at most."""
-        name = self._by_head.get(head)
-        if name is None:
-            name = self._by_name.get(_without_thread(head))
-            if name is None:
+        seat = self._by_head.get(head)
+        if seat is None:
+            seat = self._by_name.get(_without_thread(head))
+            if seat is None:
                 return None
-            self._keep(head, name)
-        return self._processes[name]
+            self._keep(head, seat)
+        return seat.process
 
     def called(self, start: bytes, device: bytes) -> Process | None:
         """The process of a head that was heard with this or another thread: `HOST:PID` as the
         head begins, ` [DEV]` as it ends.
         """
-        name = self._by_name.get((start, device))
-        return None if name is None else self._processes[name]
+        seat = self._by_name.get((start, device))
+        return None if seat is None else seat.process
 
     def introduce(self, head: bytes, process: Process) -> None:
         """Know this head from now on, and those with other threads in it."""
-        name = _name(process)
-        self._keep(head, name)
-        self._by_name[_without_thread(head)] = name
+        seat = self._seat(process)
+        self._keep(head, seat)
+        self._by_name[_without_thread(head)] = seat
 
     def knows(self, head: bytes) -> bool:
         """Tell whether this very head was heard before."""
@@ -82,15 +95,11 @@ class Speakers:
         self._by_head.clear()
         self._by_name.clear()
 
-    def _keep(self, head: bytes, name: _Name) -> None:
+    def _keep(self, head: bytes, seat: _Seat) -> None:
         if len(self._by_head) > _HEADS_LIMIT:
             self._by_head.clear()
             self.heads.clear()
-        self._by_head[head] = name
-
-
-def _name(process: Process) -> _Name:
-    return process.host, process.pid, process.device
+        self._by_head[head] = seat
 
 
 def _without_thread(head: bytes) -> tuple[bytes, bytes]:

@@ -156,7 +156,8 @@ class Comm:
     def start(self, rank: int, host: str) -> None:
         """Note that a rank began; its first host counts."""
         if rank not in self.started:
-            self._own()
+            if self.is_shared:
+                self._own()
             self.started[rank] = host
 
     def complete(self, rank: int, shared: dict[frozenset[tuple[int, str]], Members]) -> None:
@@ -165,7 +166,8 @@ class Comm:
         """
         if rank in self.completed:
             return
-        self._own()
+        if self.is_shared:
+            self._own()
         self.completed.add(rank)
         if len(self.completed) == self.nranks and self.completed == self.started.keys():
             members = frozenset(self.started.items())
@@ -175,15 +177,15 @@ class Comm:
             self.is_shared = True
 
     def _own(self) -> None:
-        if self.is_shared:
-            self.started, self.completed = dict(self.started), set(self.completed)
-            self.is_shared = False
+        self.started, self.completed = dict(self.started), set(self.completed)
+        self.is_shared = False
 
     def span(self, nnodes: int) -> None:
         """Note how many nodes it spans. Where several communicators cannot be told apart, the
         widest counts, whoever speaks first.
         """
-        self.nnodes = max(self.nnodes or 0, nnodes)
+        if self.nnodes is None or nnodes > self.nnodes:
+            self.nnodes = nnodes
 
     def wait(self, rank: int, seconds: float, line: Line) -> None:
         """Note how long a rank waited for the others at the start, as it said first."""
