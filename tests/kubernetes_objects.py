@@ -312,4 +312,6 @@ def told(finding: Finding) -> tuple[str, str, str]:
 
 def shown(finding: Finding) -> str:
     """All of a finding's evidence as one text, a line each."""
-    return "\n".join(f"{e.object} {e.path} {e.value}" for e in finding.evidence)
+    return "\n".join(
+        f"{e.object}{' ' + e.path if e.path else ''} {e.value}" for e in finding.evidence
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from gpudoctor.report import Certainty, Finding, Report, Severity, Verdict
 from tests import cases_k8s
 
+LINE = re.compile(r":\d+$")
 HEALTHY = {"healthy": Verdict.HEALTHY, "healthy-still-starting": Verdict.STARTING}
 
 
@@ -52,6 +54,16 @@ def test_evidence_names_each_deciding_object(name: str) -> None:
     shown = " ".join(item.object for finding in report.findings for item in finding.evidence)
     wanted = [item["object"].split("/")[-1].split(" ")[-1] for item in case["expect"]["evidence"]]
     assert [name for name in wanted if name not in shown] == []
+
+
+@pytest.mark.parametrize("name", cases_k8s.NAMES)
+def test_lines_of_logs_have_one_form(name: str) -> None:
+    """`log ns/pod/container:12`, whichever rule shows the line."""
+    report = cases_k8s.ask(cases_k8s.load(name))
+    shown = [item for finding in report.findings for item in finding.evidence]
+    lines = [item for item in shown if item.object.startswith("log ")]
+    assert not [item for item in lines if (item.path or "").startswith("line ")]
+    assert not [item for item in lines if item.path is None and not LINE.search(item.object)]
 
 
 def removals() -> list[tuple[str, int]]:

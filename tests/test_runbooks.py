@@ -163,3 +163,17 @@ def test_names_no_other_finding_that_does_not_exist(page: Path) -> None:
     bare = re.sub(r"`[^`]*`", "", section(page, "When it is not this"))
     referred = re.findall(r"(?::\s+|\()([a-z0-9]+(?:-[a-z0-9]+)+)[.,)]", bare)
     assert [name for name in referred if name not in names] == []
+
+
+LAYERS = (r"1\.", r"2\.", r"3\.")
+OF_NCCL = [p for p in PAGES if p.name[:3] in ("NCL", "ACC") or p.name[:5] in ("NET05", "NET06")]
+
+
+@pytest.mark.parametrize("page", OF_NCCL, ids=[page.stem for page in OF_NCCL])
+def test_findings_of_nccl_walk_the_three_layers_with_the_lines_to_expect(page: Path) -> None:
+    """Pod network, device plugin, NCCL's environment: each a command and what it prints."""
+    lines = section(page, "Confirm by hand").splitlines()
+    for layer in LAYERS:
+        at = [n for n, line in enumerate(lines) if re.match(rf"[$#] .* # ?{layer} ", line)]
+        assert at, f"no command of layer {layer}"
+        assert not re.match(r"[$#`]|$", lines[at[0] + 1]), f"nothing to expect after {lines[at[0]]}"

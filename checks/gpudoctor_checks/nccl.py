@@ -10,6 +10,7 @@ from gpudoctor_checks import (
     nccl_network,
     nccl_progress,
     nccl_rails,
+    nccl_timeouts,
 )
 from gpudoctor_checks.nccl_log import CHECKS
 
@@ -21,4 +22,5 @@ __all__ = [
     "nccl_network",
     "nccl_progress",
     "nccl_rails",
+    "nccl_timeouts",
 ]

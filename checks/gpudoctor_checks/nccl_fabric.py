@@ -223,14 +223,20 @@ def registration(log: NcclLog) -> Iterator[Result]:
             hosts=hosts_of(no_memory),
             values={"call": call},
         )
-    others = [e for e in events if e not in no_memory and e.kind == "memory-registration"]
+    others = [event for event in events if event not in no_memory]
     if others:
+        memory = others[0].kind == "memory-registration"
         yield draft(
             log,
             "rdma-registration-failed",
             f"{others[0].values['call']} fails on {several(hosts_of(others), 'host')}"
-            f" ({others[0].values.get('text', 'no reason given')}): the adapter's driver refuses"
-            " this memory; for GPU memory, nvidia-peermem or DMA-BUF does not work.",
+            f" ({others[0].values.get('text', 'no reason given')}): "
+            + (
+                "the adapter's driver refuses this memory; for GPU memory, nvidia-peermem or"
+                " DMA-BUF does not work."
+                if memory
+                else "the limit of locked memory, or the adapter has no queue left."
+            ),
             lines_of(others),
             hosts=hosts_of(others),
             values={"call": others[0].values["call"]},

@@ -8,11 +8,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from gpudoctor.checking import Result
-from gpudoctor.facts.nccl.model import NcclLog
+import msgspec
+
+from gpudoctor.checking import Draft, Result
+from gpudoctor.facts.nccl.model import Event, NcclLog
 from gpudoctor.facts.nccl.versions import from_integer
+from gpudoctor.facts.node.runtime_errors import ErrorLines, RecognisedError
 from gpudoctor.report import Certainty, Severity
-from gpudoctor_checks.nccl_log import CHECKS, causes, draft, hosts_of, lines_of, ranks, several
+from gpudoctor_checks.nccl_log import (
+    CHECKS,
+    causes,
+    draft,
+    evidence,
+    hosts_of,
+    lines_of,
+    places,
+    ranks,
+    several,
+)
+
+_NAMELESS = ("warning", "cuda", "merge-nics", "fastrak-env", "tcpx-timeout", "shm-peer")
+"""Kinds of events that no rule names by themselves."""
+_P2P = "transport/p2p.cc"
+_BAD_ORDINAL = "device-ordinal-invalid"
 
 
 @CHECKS.check(NcclLog)
@@ -89,10 +107,17 @@ def version_mismatch(log: NcclLog) -> Iterator[Result]:
     )
 
 
+def _not_imported(log: NcclLog) -> tuple[Event, ...]:
+    """CUDA's failures in taking over a peer's memory, where NVLink joins the hosts."""
+    if not any(comm.mnnvl for comm in log.communicators):
+        return ()
+    return tuple(e for e in log.of_kind("cuda") if any(_P2P in line.text for line in e.lines))
+
+
 @CHECKS.check(NcclLog)
 def imex(log: NcclLog) -> Iterator[Result]:
     """NVLink spans the hosts, but this container has no IMEX channel."""
-    events = (*log.of_kind("imex"), *log.of_kind("imex-cuda"))
+    events = (*log.of_kind("imex"), *log.of_kind("imex-cuda"), *_not_imported(log))
     if events:
         yield draft(
             log,
@@ -102,6 +127,7 @@ def imex(log: NcclLog) -> Iterator[Result]:
             " the pod, or the IMEX daemon is not up.",
             lines_of(events),
             hosts=hosts_of(events),
+            certainty=Certainty.CERTAIN if log.of_kind("imex", "imex-cuda") else Certainty.LIKELY,
         )
 
 
@@ -207,13 +233,43 @@ def topology_file(log: NcclLog) -> Iterator[Result]:
         )
 
 
+def _cuda_error(event: Event) -> RecognisedError | None:
+    """What CUDA's message means, where it has a name of its own."""
+    from gpudoctor.facts.node.runtime_error_lines import recognise  # late: compiles many patterns
+
+    error = recognise(event.values.get("message", ""))
+    of_memory = any(_P2P in line.text for line in event.lines)
+    return None if error is None or (of_memory and error.name == _BAD_ORDINAL) else error
+
+
+@CHECKS.check(NcclLog)
+def cuda_failure(log: NcclLog) -> Iterator[Result]:
+    """CUDA names a trouble of GPU, driver or program: the same as when a program prints it."""
+    for event in log.of_kind("cuda"):
+        error = _cuda_error(event)
+        if error is None:
+            continue
+        from gpudoctor_checks.runtime_errors import named_by_its_error  # late, as `recognise`
+
+        values = {"device": f"of {event.host}"} | error.values
+        told = ErrorLines(
+            subject=log.subject,
+            errors=((msgspec.structs.replace(error, values=values), evidence(event.lines)[0]),),
+            related=(*log.related, *places(log, [event.host])),
+        )
+        for found in named_by_its_error(told):
+            if isinstance(found, Draft):
+                found = msgspec.structs.replace(found, detail=f"{found.detail} On {event.host}.")
+            yield found
+
+
 @CHECKS.check(NcclLog)
 def first_error(log: NcclLog) -> Iterator[Result]:
     """NCCL failed for a reason that no other rule knows: the first warning is the cause."""
-    unknown = sorted(log.of_kind("warning", "cuda", "merge-nics"), key=lambda e: (e.time, e.order))
+    told = [event for event in causes(log) if event.kind not in _NAMELESS or _is_told(log, event)]
+    unknown = sorted(log.of_kind(*_NAMELESS), key=lambda e: (e.time, e.order))
     warned = [event for event in unknown if "warning" in event.values]
-    recognised = [e for e in causes(log) if e.kind not in ("warning", "cuda", "merge-nics")]
-    if not warned or recognised:
+    if not warned or told:
         return
     first = warned[0]
     failed = bool(log.failed)
@@ -227,3 +283,8 @@ def first_error(log: NcclLog) -> Iterator[Result]:
         values={"message": first.values.get("message", "")[:80]},
         severity=None if failed else Severity.INFO,
     )
+
+
+def _is_told(log: NcclLog, event: Event) -> bool:
+    """Whether another rule names what CUDA said."""
+    return event.kind == "cuda" and (_cuda_error(event) is not None or event in _not_imported(log))

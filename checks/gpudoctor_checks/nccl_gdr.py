@@ -200,15 +200,20 @@ def unexplained(log: NcclLog) -> Iterator[Result]:
     bare = {use.host for use in picture.uses} == set(hosts) and log.gdr == "none"
     if bare:
         broken = bool(log.of_kind(*_FATAL))
+        why = (
+            f"{log.no_gdr_by_design}: nothing is to be repaired"
+            if log.no_gdr_by_design
+            else "The log does not say why: run again with NCCL_DEBUG=INFO"
+            " NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH"
+        )
         yield draft(
             log,
             "gdr-not-used",
-            f"No channel of {several(hosts, 'host')} uses GPUDirect RDMA. The log does not say why:"
-            " run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH."
-            f" {_LOST} rate is lost.",
+            f"No channel of {several(hosts, 'host')} uses GPUDirect RDMA. {why}. {_LOST} rate is"
+            " lost.",
             lines,
             hosts=hosts,
-            severity=Severity.INFO if broken else None,
+            severity=Severity.INFO if broken or log.no_gdr_by_design else None,
         )
         return
     nics = sorted({use.nic for use in picture.without if use.host in hosts})

@@ -11,6 +11,7 @@ from gpudoctor.report import Certainty, Evidence, Severity, Subject
 CHECKS = CheckSet()
 
 _LINES_SHOWN = 6
+_HOSTS_RELATED = 64
 _HOSTS_NAMED = 4
 _RANKS_NAMED = 8
 _OFF = ("", "0")
@@ -29,8 +30,11 @@ def draft(
     certainty: Certainty = Certainty.CERTAIN,
     severity: Severity | None = None,
     fix: str | None = None,
+    awaits: Iterable[str] = (),
 ) -> Draft:
-    """Draft a finding about the log; the hosts concerned are related to it."""
+    """Draft a finding about the log; the hosts concerned are related to it, and the pods that are
+    the hosts of `awaits` are those that it waits for.
+    """
     concerned = tuple(dict.fromkeys(hosts))
     proof = list(lines)
     return finding(
@@ -41,13 +45,26 @@ def draft(
         values={"hosts": several(concerned, "host")} | (values or {}),
         certainty=certainty,
         severity=severity,
-        related=(*log.related, *_places(log, concerned[:_LINES_SHOWN])),
+        related=(*log.related, *places(log, concerned[:_HOSTS_RELATED])),
         fix=fix,
+        awaits=_pods(log, frozenset(awaits)),
     )
 
 
-def _places(log: NcclLog, hosts: Iterable[str]) -> Iterator[Subject]:
-    """The hosts, and the pods and nodes that they are."""
+def silent(log: NcclLog, spoke: Iterable[str]) -> tuple[str, ...]:
+    """The hosts of the job's pods that are none of these."""
+    heard = frozenset(spoke)
+    return tuple(host for host, _ in log.places if host not in heard)
+
+
+def _pods(log: NcclLog, hosts: frozenset[str]) -> Iterator[Subject]:
+    for host, subjects in log.places:
+        if host in hosts:
+            yield from (subject for subject in subjects if subject.kind == "Pod")
+
+
+def places(log: NcclLog, hosts: Iterable[str]) -> Iterator[Subject]:
+    """Yield the hosts, and the pods and nodes that they are."""
     for host in hosts:
         yield Subject("Host", host)
         for name, subjects in log.places:
@@ -94,7 +111,7 @@ def causes(log: NcclLog) -> list[Event]:
 def evidence(lines: Iterable[Line]) -> list[Evidence]:
     """Turn proving lines into evidence, the first few of them, each once."""
     unique = list(dict.fromkeys(lines))[:_LINES_SHOWN]
-    return [Evidence(f"{line.source}:{line.number}", value=line.text) for line in unique]
+    return [Evidence.of_line(line.source, line.number, line.text) for line in unique]
 
 
 def several(names: Iterable[str], noun: str) -> str:

@@ -6,17 +6,31 @@ out, is said by those to whom it was done.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from gpudoctor.checking import Result
-from gpudoctor.facts.nccl.model import Communicator, Event, NcclLog, WorkStatus
+from gpudoctor.facts.nccl.model import Communicator, Event, NcclLog
 from gpudoctor.report import Certainty, Severity, Unknown
-from gpudoctor_checks.nccl_log import CHECKS, causes, draft, hosts_of, lines_of, ranks, several
+from gpudoctor_checks.nccl_log import (
+    CHECKS,
+    causes,
+    draft,
+    hosts_of,
+    lines_of,
+    ranks,
+    several,
+    silent,
+)
 
 _LATE_SECONDS, _VERY_LATE_SECONDS = 10.0, 60.0
 _PROMPT_PART, _LATE_RANKS_PART = 0.1, 0.25
 _LAGS_SHOWN = 4
+_OF_ONE_HOST = ("169.254.", "172.17.", "127.", "192.168.122.", "fe80:", "::1")
+"""Link-local addresses, loopback, and the default bridges of Docker and libvirt."""
+_NAME_INTERFACE = (
+    "Set NCCL_SOCKET_IFNAME in all pods to the interface by which the nodes reach each other, such"
+    " as =eth0, or exclude the local ones with ^."
+)
 _FEWEST_TIMED = 3
 """Of two ranks one always waits for the other."""
 
@@ -36,17 +50,26 @@ def connect_failed(log: NcclLog) -> Iterator[Result]:
         log,
         "nccl-socket-connect-failed",
         f"{several(hosts_of(events), 'host')} cannot connect to"
-        f" {several(peers, 'peer') or 'a peer'} ({reason}): "
-        + (
-            "nobody listens there, so the peer's process is gone or the address is wrong."
-            if "refused" in reason
-            else "a network policy, firewall or missing route between the pods."
-        ),
+        f" {several(peers, 'peer') or 'a peer'} ({reason}): " + _why_unreachable(peers, reason),
         lines_of(events),
         hosts=hosts_of(events),
         values={"peers": several(peers, "peer") or "a peer"},
         certainty=Certainty.CERTAIN if ended else Certainty.LIKELY,
+        fix=_NAME_INTERFACE if any(peer.startswith(_OF_ONE_HOST) for peer in peers) else None,
+        awaits=_named_and_silent(log, events) or silent(log, hosts_of(events)),
     )
+
+
+def _why_unreachable(peers: list[str], reason: str) -> str:
+    local = [peer for peer in peers if peer.startswith(_OF_ONE_HOST)]
+    if local:
+        return (
+            f"{local[0]} is an address that means something on its own host alone: NCCL took an"
+            " interface that does not leave it. Name the right one in NCCL_SOCKET_IFNAME."
+        )
+    if "refused" in reason:
+        return "nobody listens there, so the peer's process is gone or the address is wrong."
+    return "a network policy, firewall or missing route between the pods."
 
 
 @CHECKS.check(NcclLog)
@@ -69,8 +92,10 @@ def peer_closed(log: NcclLog) -> Iterator[Result]:
         f" first. This is a consequence.{who}",
         lines_of(events),
         hosts=hosts_of(events),
+        awaits=first or silent(log, hosts_of(events)),
     )
-    if not causes(log) and not log.work and not log.ras_processes:
+    # A job's pods are looked at themselves; that tells more than the log that is missing.
+    if not (causes(log) or log.work or log.ras_processes or log.places):
         yield Unknown("what ended the first rank", "its own log is not here, only that of others")
 
 
@@ -83,63 +108,6 @@ def _named_and_silent(log: NcclLog, events: Iterable[Event]) -> list[str]:
         hosts.get(peer, peer.partition(".")[0] if peer[:1].isalpha() else peer) for peer in named
     ]
     return [host for host in dict.fromkeys(known) if host not in complaining]
-
-
-@CHECKS.check(NcclLog)
-def collective_timeout(log: NcclLog) -> Iterator[Result]:
-    """PyTorch's watchdog gave a collective up: who waited, and who never came."""
-    groups: dict[str, list[WorkStatus]] = defaultdict(list)
-    for status in log.work:
-        groups[status.group].append(status)
-    for statuses in groups.values():
-        gave_up = [
-            status for status in statuses if status.timed_out is not None or status.operation
-        ]
-        if not gave_up:
-            continue
-        sequence = min((s.timed_out for s in gave_up if s.timed_out is not None), default=None)
-        late = _late(statuses, sequence)
-        waiting = [status.rank for status in gave_up if status not in late]
-        operation = next((s.operation for s in gave_up if s.operation), "") or "a collective"
-        number = f" {sequence}" if sequence is not None else ""
-        limits = [s.milliseconds for s in gave_up if s.milliseconds is not None]
-        waited = f" for {max(limits) / 1000:.0f} s" if limits else ""
-        if late:
-            who = (
-                f"{ranks(s.rank for s in late).capitalize()} never entered it (last enqueued"
-                f" {late[0].enqueued}): look at that process, not at the ranks that report"
-            )
-        else:
-            who = (
-                "No rank heard of is behind: a rank that reports nothing is dead or stuck, or the"
-                " transfer itself hangs"
-            )
-        yield draft(
-            log,
-            "nccl-collective-timeout",
-            f"{ranks(waiting).capitalize()} waited in {operation}{number}{waited} until the"
-            f" watchdog gave up. {who}.{_first_to_give_up(log)}",
-            [status.line for status in (*late, *gave_up)],
-            values={
-                "operation": f"{operation}{number}",
-                "suspects": ranks(s.rank for s in late) if late else "no rank heard of",
-            },
-        )
-
-
-def _first_to_give_up(log: NcclLog) -> str:
-    if log.gave_up_first is None:
-        return ""
-    return f" Rank {log.gave_up_first[0]} gave up first, and made the others dump their records."
-
-
-def _late(statuses: list[WorkStatus], sequence: int | None) -> list[WorkStatus]:
-    """Ranks whose last enqueued work is below the collective that timed out."""
-    known = [status for status in statuses if status.enqueued is not None]
-    if not known or sequence is None:
-        return []
-    lowest = min(status.enqueued or 0 for status in known)
-    return [status for status in known if status.enqueued == lowest and lowest < sequence]
 
 
 @CHECKS.check(NcclLog)
@@ -168,8 +136,18 @@ def init_incomplete(log: NcclLog) -> Iterator[Result]:
             hosts=[host for rank, host in comm.hosts if rank in stuck],
             values={"missing": ranks(missing or stuck), "nranks": str(comm.nranks)},
             certainty=Certainty.LIKELY,
+            awaits=_absent(log, comm, missing, stuck),
         )
         return
+
+
+def _absent(
+    log: NcclLog, comm: Communicator, missing: list[int], stuck: list[int]
+) -> tuple[str, ...]:
+    """The hosts of those who never began, else of the few who did not finish what others did."""
+    if missing:
+        return silent(log, (host for _, host in comm.hosts))
+    return tuple(host for rank, host in comm.hosts if rank in stuck) if comm.completed else ()
 
 
 @CHECKS.check(NcclLog)
@@ -207,6 +185,12 @@ def _late_to(comm: Communicator) -> Iterator[tuple[list[int], float]]:
         yield late, middle
 
 
+def _hosts_at(log: NcclLog, nodes: Iterable[str]) -> list[str]:
+    """The hosts that have these addresses; the address itself where none is known to."""
+    known = dict(log.addresses)
+    return [known.get(node, node) for node in nodes]
+
+
 @CHECKS.check(NcclLog)
 def unresponsive(log: NcclLog) -> Iterator[Result]:
     """RAS got no answer from a process: it ended, or it is stopped."""
@@ -226,7 +210,8 @@ def unresponsive(log: NcclLog) -> Iterator[Result]:
         )
         + " All others of its communicators wait for it.",
         [process.line for process in found],
-        hosts=[dict(log.addresses).get(process.node, process.node) for process in dead or found],
+        hosts=_hosts_at(log, (process.node for process in dead or found)),
+        awaits=_hosts_at(log, (process.node for process in dead or found)),
         values={"processes": told},
         severity=None if dead else Severity.ERROR,
         certainty=Certainty.CERTAIN if dead else Certainty.LIKELY,
@@ -249,6 +234,7 @@ def behind(log: NcclLog) -> Iterator[Result]:
         f"In more than one ncclras report {told}. Its process answers, but launches nothing: look"
         " at what it does (data loader, checkpoint, an exception that is being handled).",
         [lag.line for lag in stuck],
-        hosts=[dict(log.addresses).get(lag.node, lag.node) for lag in stuck],
+        hosts=_hosts_at(log, (lag.node for lag in stuck)),
+        awaits=_hosts_at(log, (lag.node for lag in stuck)),
         values={"ranks": ranks(lag.rank for lag in stuck)},
     )

@@ -64,17 +64,14 @@ def has_hardware(node: Node, resource: str) -> bool:
     vendor = resources.vendor_of(resource)
     if resource in node.capacity or resource in node.allocatable:
         return True
-    return vendor is not None and any(
-        vendor.labels.fullmatch(label) and value not in ("false", "0", "")
-        for label, value in node.labels.items()
-    )
+    return vendor is not None and vendor.is_shown_by(node.labels)
 
 
 def knows_vendor(node: Node, resource: str) -> bool:
     """Whether the node has a key of the resource's vendor, if only with 0: a plugin was there."""
     vendor = resources.vendor_of(resource)
     return vendor is not None and any(
-        vendor.keys.fullmatch(name) for name in node.capacity | node.allocatable
+        resources.vendor_of(name) == vendor for name in node.capacity | node.allocatable
     )
 
 
@@ -82,7 +79,7 @@ def offers_vendor(node: Node, resource: str) -> bool:
     """Whether the node offers any device of the resource's vendor, under whatever name."""
     vendor = resources.vendor_of(resource)
     return any(
-        amount > 0 and (name == resource or (vendor and vendor.keys.fullmatch(name)))
+        amount > 0 and (name == resource or (vendor and resources.vendor_of(name) == vendor))
         for name, amount in node.allocatable.items()
     )
 

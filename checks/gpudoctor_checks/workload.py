@@ -497,7 +497,7 @@ def _no_device_lines(situation: PodSituation) -> tuple[Line, ...]:
 
 def _nccl_evidence(line: Line) -> Evidence:
     """As the rules on the log itself show their lines."""
-    return Evidence(f"{line.source}:{line.number}", value=line.text)
+    return Evidence.of_line(line.source, line.number, line.text)
 
 
 @CHECKS.check(PodSituation)
@@ -654,6 +654,7 @@ def peer_failed_first(situation: PodSituation) -> Iterator[Result]:
         values={"pod": pod.meta.short, "name": peer.meta.short},
         severity=Severity.ERROR if own else None,
         related=(peer.subject,),
+        awaits=(peer.subject,),
         leans_on=("Pod",),
     )
 

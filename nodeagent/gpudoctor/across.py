@@ -5,6 +5,9 @@ node no GPU, is found at the pod. Here the two meet: the pod's finding that expl
 taken up into the job's report as its cause, with what lies beneath it, and the job's finding that
 explains a pod's is handed down to the pod's report. As within one report, a finding explains
 another when its runbook says so and both concern the same pod or node.
+
+A rank that waits or loses its peer says only for whom. There whatever is the root at that member,
+be it an image that cannot be pulled, is the cause, and no runbook has to name it.
 """
 
 from __future__ import annotations
@@ -22,18 +25,18 @@ _MOST_ALIKE = 16
 """Of one name are taken up: in a job of a thousand pods a thousand may lack the same resource."""
 
 Touched = Mapping[str, frozenset[Subject]]
-"""Finding id -> the objects that it concerns."""
+"""Finding id -> the objects that it concerns, or waits for."""
+
+_NO_CAUSE = "insufficient-evidence"
 
 
-def link(
-    parent: Report, children: tuple[Report, ...], touched: Touched, catalogue: Catalogue
-) -> Report:
+def link(parent: Report, touched: Touched, awaited: Touched, catalogue: Catalogue) -> Report:
     """Return the parent with its children, linked both ways."""
     up: dict[str, Finding] = {}
     links: set[tuple[str, str]] = set()
     alike: Counter[str] = Counter()
     linked = []
-    for child in children:
+    for child in parent.children:
         own = {finding.id: finding for finding in child.findings}
         down: dict[str, Finding] = {}
         for cause, effect in _links(parent, child, touched, catalogue):
@@ -46,6 +49,12 @@ def link(
                 down[cause.id] = cause
             links.add((cause.id, effect.id))
         linked.append(_relinked(child, (*child.findings, *down.values()), links) if down else child)
+    for child, effect, cause in _awaited((*parent.findings, *up.values()), parent, awaited):
+        up |= {
+            found.id: found
+            for found in _with_causes(cause, {found.id: found for found in child.findings})
+        }
+        links.add((cause.id, effect.id))
     findings = _unique((*parent.findings, *up.values()))
     parent = _relinked(parent, findings, links) if up else parent
     return msgspec.structs.replace(parent, children=tuple(linked))
@@ -66,6 +75,34 @@ def _links(
                 yield below, above
             elif _explains(above, below, catalogue):
                 yield above, below
+
+
+def _awaited(
+    findings: Iterable[Finding], parent: Report, awaited: Touched
+) -> Iterator[tuple[Report, Finding, Finding]]:
+    """Yield (child, effect, cause) for findings that wait for a member that cannot run."""
+    members = {
+        Subject(child.subject.kind, child.subject.name or "", child.subject.namespace): child
+        for child in parent.children
+    }
+    for effect in _unique(findings):
+        for subject in sorted(awaited.get(effect.id, ()), key=str):
+            child = members.get(subject)
+            if child is None:
+                continue
+            for cause in child.findings:
+                if _keeps_from_running(cause, child, awaited):
+                    yield child, effect, cause
+
+
+def _keeps_from_running(finding: Finding, child: Report, awaited: Touched) -> bool:
+    """Whether it is a root of a member's own trouble, and not of what others did to it."""
+    return (
+        finding.id in child.root_ids
+        and finding.severity.rank >= Severity.ERROR.rank
+        and finding.id not in awaited
+        and finding.name != _NO_CAUSE
+    )
 
 
 def _bare(subject: Subject) -> Subject:

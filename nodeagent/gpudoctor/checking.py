@@ -24,8 +24,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     `values` fill the placeholders of the catalogue's title and fixes. `related` are further
     objects (the pod, its node, a GPU) by which it can be linked to what it explains.
     `leans_on` names the kinds of object whose absence or completeness the answer needs: if
-    the input does not hold all of them, the finding is at most `likely`. `told` is the finding
-    as another of us made it, whose words are kept.
+    the input does not hold all of them, the finding is at most `likely`. `awaits` are members of
+    the same job that the subject waited for or lost: whatever keeps such a member from running is
+    the cause. `told` is the finding as another of us made it, whose words are kept.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     related: tuple[Subject, ...]
     leans_on: tuple[str, ...]
     fix: str | None
+    awaits: tuple[Subject, ...] = ()
     told: Finding | None = None
 
 
@@ -54,6 +56,7 @@ def finding(
     related: Iterable[Subject] = (),
     leans_on: Iterable[str] = (),
     fix: str | None = None,
+    awaits: Iterable[Subject] = (),
 ) -> Draft:
     """Draft a finding of the catalogue.
 
@@ -73,6 +76,7 @@ def finding(
         related=tuple(related),
         leans_on=tuple(leans_on),
         fix=fix,
+        awaits=tuple(awaits),
     )
 
 

@@ -40,7 +40,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Linked findings, worst first, the ids of the roots among them, and what is unknown.
 
     `needed_unknown` says that a check could not judge, for want of a fact or because it broke.
-    `touched` has the objects that each finding concerns, by its id.
+    `touched` has the objects that each finding concerns, by its id, `awaited` the members of the
+    job that those findings wait for that wait for any.
     """
 
     findings: tuple[Finding, ...]
@@ -48,6 +49,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[Unknown, ...]
     needed_unknown: bool = False
     touched: dict[str, frozenset[Subject]] = {}
+    awaited: dict[str, frozenset[Subject]] = {}
 
 
 def diagnose(
@@ -91,6 +93,7 @@ def diagnose(
         unknown=tuple(dict.fromkeys(unknowns)),
         needed_unknown=needed_unknown,
         touched={key: frozenset(_touches(draft)) for key, (draft, _) in merged.items()},
+        awaited={key: frozenset(d.awaits) for key, (d, _) in merged.items() if d.awaits},
     )
 
 
@@ -158,6 +161,7 @@ def _join(first: Draft, second: Draft) -> Draft:
         lead,
         evidence=tuple(dict.fromkeys(lead.evidence + other.evidence)),
         related=tuple(dict.fromkeys(lead.related + other.related)),
+        awaits=tuple(dict.fromkeys(lead.awaits + other.awaits)),
         leans_on=lead.leans_on
         if lead.certainty is not other.certainty
         else (tuple(kind for kind in lead.leans_on if kind in other.leans_on)),

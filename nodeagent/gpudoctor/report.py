@@ -18,6 +18,8 @@ SCHEMA = f"{PREFIX}/report/v1"
 
 ALL_GPU_PODS = "all GPU pods"
 """The name of the subject of a report on the GPU pods of a namespace or a cluster."""
+PREVIOUS = "!previous"
+"""What ends the name of a container's log from before its restart."""
 
 
 class Severity(StrEnum):
@@ -140,6 +142,12 @@ class Evidence(msgspec.Struct, frozen=True):
     path: str | None = None
     value: str | None = None
     note: str | None = None
+
+    @classmethod
+    def of_line(cls, source: str, number: int, text: str) -> Evidence:
+        """A line of a file or a log, by its number from 1; pod logs are `log ns/pod/container`."""
+        note = "before the restart" if source.endswith(PREVIOUS) else None
+        return cls(f"{source}:{number}", value=text, note=note)
 
 
 class Fixes(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from gpudoctor.agent import node_object
 from gpudoctor.agent.clock import ServerClock
 from gpudoctor.agent.feature_file import FeatureFile
 from gpudoctor.agent.outbox import Outbox
-from gpudoctor.agent.publisher import Pod, Publisher
+from gpudoctor.agent.publisher import RESENT_ROUNDS, Pod, Publisher
 from gpudoctor.publish.brake import Braked
 from gpudoctor.publish.writes import Write
 from gpudoctor.report import Report, ReportSubject, Severity, Subject, Unknown, Verdict
@@ -351,6 +351,17 @@ def test_a_diagnosis_that_was_deleted_is_made_anew_with_the_next_change(life: Li
     found = life.cluster.diagnosis(f"node-{NODE}")
     assert found is not None
     assert found["root"] == "gpu-lost"
+
+
+def test_an_unchanged_diagnosis_that_was_deleted_comes_back_by_itself(life: Life) -> None:
+    quiet = [report()] * (RESENT_ROUNDS - 2)
+    life.see(report(), report())
+    stood = life.cluster.diagnosis(f"node-{NODE}")
+    life.cluster.objects.clear()
+    assert life.see(*quiet) == []
+    life.see(report())
+    assert life.cluster.diagnosis(f"node-{NODE}") == stood
+    assert life.see(*quiet) == []
 
 
 def test_with_nfd_the_labels_are_in_its_file_and_the_node_is_not_written(

@@ -168,7 +168,7 @@ class TestComponentFailing:
         status = f"status.containerStatuses[{daemon}]"
         assert shown(found).splitlines() == [
             f"Pod/gpu-operator/{daemon}-gpu-1 {status} CrashLoopBackOff, exit code 1, 7 restarts",
-            f"log gpu-operator/{daemon}-gpu-1/{daemon} line 1 Failed to initialize NVML: gone",
+            f"log gpu-operator/{daemon}-gpu-1/{daemon}:1 Failed to initialize NVML: gone",
         ]
         assert found.evidence[0].note == "on gpu-1: cannot start"
         assert "is in CrashLoopBackOff (7 restarts, exit code 1)" in found.detail
@@ -377,8 +377,8 @@ class TestUnhealthy:
         log_of = f"log {PLUGIN}/nvidia-device-plugin"
         assert shown(found).splitlines() == [
             "Node/gpu-1 status.capacity vs status.allocatable [nvidia.com/gpu] 8 vs 6",
-            f"{log_of} line 1 {line}",
-            f"{log_of} line 3 device marked unhealthy: GPU-2b",
+            f"{log_of}:1 {line}",
+            f"{log_of}:3 device marked unhealthy: GPU-2b",
             "Pod/team/train-0 spec.containers[main].resources.limits[nvidia.com/gpu] 8",
         ]
         assert found.title == "2 of the nvidia.com/gpu devices on gpu-1 marked unhealthy"
@@ -572,7 +572,7 @@ def test_plugin_log_about_the_driver(line: str, name: str | None) -> None:
         return
     found = finding_of(report, name)
     assert str(found.subject) == "Node/gpu-1"
-    assert shown(found).splitlines() == [f"log {PLUGIN}/nvidia-device-plugin line 2 {line}"]
+    assert shown(found).splitlines() == [f"log {PLUGIN}/nvidia-device-plugin:2 {line}"]
     assert found.detail == f"The device plugin on gpu-1 cannot use the driver: {line}"
     well = ask(waiting(), k8s.node(labels=PRESENT), k8s.daemon(), k8s.daemon_pod(), logs=logs)
     assert name not in names(well)
@@ -588,7 +588,7 @@ def test_only_the_node_whose_plugin_complains_and_its_newest_words() -> None:
         found = finding_of(report, "driver-not-loaded")
         assert str(found.subject) == f"Node/{node}"
         assert found.detail.endswith(line.format("last"))
-        assert shown(found).splitlines() == [f"log {key} line 2 {line.format('last')}"]
+        assert shown(found).splitlines() == [f"log {key}:2 {line.format('last')}"]
 
 
 RDMA = "rdma/hca_shared"
@@ -619,7 +619,7 @@ class TestRdmaZero:
         assert report.roots == (self.NAME,)
         assert shown(found).splitlines()[:3] == [
             "Node/gpu-1 status.allocatable[rdma/hca_shared] 0 of capacity 0",
-            f"log gpu-operator/k8s-rdma-shared-dp-gpu-1/k8s-rdma-shared-dp line 2 {line}",
+            f"log gpu-operator/k8s-rdma-shared-dp-gpu-1/k8s-rdma-shared-dp:2 {line}",
             'ConfigMap/kube-system/rdma-devices data[config.json] {"selectors":'
             '{"vendors":["15b3"]}}',
         ]

@@ -647,3 +647,97 @@ def test_the_rank_that_waited_least_was_late(
 )
 def test_nobody_was_late(seconds: list[float]) -> None:
     assert "nccl-late-rank" not in names(diagnose(timed(seconds)))
+
+
+def stuck(rank: int, *, only: str = "") -> list[str]:
+    """What the monitor of a watchdog prints: the first line alone up to PyTorch 2.5's way out."""
+    head = f"[rank{rank}]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank {rank}] "
+    lines = [
+        head + "Heartbeat monitor timed out! Process will be terminated after dumping debug info.",
+        head + "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in"
+        " monitoring enqueued collectives.",
+    ]
+    return [line for line in lines if only in line]
+
+
+def test_the_rank_whose_own_watchdog_hangs_is_the_one_waited_for() -> None:
+    report = diagnose([timeout(0), work(0, 2214), timeout(1), work(1, 2214), *stuck(2)])
+    assert report.roots == ("nccl-process-unresponsive",)
+    (root,) = [f for f in report.findings if f.name == "nccl-process-unresponsive"]
+    assert root.title == "A rank does not answer: rank 2"
+    assert "for 480 s" in root.detail
+
+
+@pytest.mark.parametrize("only", ["Heartbeat", "got stuck"])
+def test_either_line_of_the_monitor_tells(only: str) -> None:
+    assert diagnose(stuck(3, only=only)).roots == ("nccl-process-unresponsive",)
+
+
+def test_a_rank_that_hangs_in_ending_after_its_timeout_is_no_cause() -> None:
+    report = diagnose([timeout(0), work(0, 2214), *stuck(0), timeout(1), *stuck(1)])
+    assert report.roots == ("nccl-collective-timeout",)
+
+
+RECORDED = [
+    "Not all ranks joining collective 5 at entry 4",
+    "group info: 0:default_pg",
+    "collective: nccl:all_reduce",
+    "missing ranks: {3}",
+]
+
+
+def test_flight_recorders_name_who_did_not_join() -> None:
+    report = diagnose(RECORDED)
+    assert report.roots == ("nccl-collective-timeout",)
+    assert report.findings[0].title == "all_reduce 5 timed out: rank 3 never joined it"
+    told = diagnose([timeout(0), work(0, 2214), timeout(1), work(1, 2214), *RECORDED])
+    assert told.findings[0].title == "ALLREDUCE 2214 timed out: rank 3 never joined it"
+    assert "By the flight recorders rank 3 never joined all_reduce 5" in told.findings[0].detail
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Cuda failure 220 'uncorrectable NVLink error detected during the execution'", "nvlink-error"),
+        ("Cuda failure 'no CUDA-capable device is detected'", "no-devices"),
+        ("Cuda failure 101 'invalid device ordinal'", "device-ordinal-invalid"),
+        ("Cuda failure 1 'invalid argument'", "nccl-error"),
+        ("Cuda failure 'initialization error'", "nccl-error"),
+    ],
+)  # fmt: skip
+def test_what_cuda_says_has_its_own_name(said: str, name: str) -> None:
+    a, b = pair()
+    lines = start((a, b)) + ring((a, b)) + [a.warn(said, "init.cc:1"), a.info("init.cc:1 -> 1")]
+    lines.append(b.warn("a warning that nobody knows"))
+    report = diagnose(lines)
+    assert report.roots == (name,)
+    assert "node-a" in report.findings[0].detail + str(report.findings[0].evidence)
+
+
+def test_an_import_of_memory_is_imex_only_where_nvlink_joins_the_hosts() -> None:
+    a, b = pair()
+    fails = [a.warn("Cuda failure 101 'invalid device ordinal'", "transport/p2p.cc:275")]
+    fails.append(a.info("transport/p2p.cc:340 -> 1"))
+    plain = start((a, b)) + fails
+    assert diagnose(plain).roots == ("nccl-error",)
+    joined = [line.replace("MNNVL 0", "MNNVL 1") for line in plain]
+    assert diagnose(joined).roots == ("imex-channel-unavailable",)
+    # Over NVLink TCP carries no data, whatever network stands ready.
+    idle = [line.replace("MNNVL 0", "MNNVL 1") for line in start((a, b), network="Socket")]
+    assert read(idle).network == "none"
+
+
+@pytest.mark.parametrize(
+    ("peer", "said"),
+    [
+        ("169.254.170.23<41233>", "on its own host alone"),
+        ("172.17.0.1<41233>", "on its own host alone"),
+        ("172.170.0.1<41233>", "nobody listens there"),
+        ("10.0.0.2<41233>", "nobody listens there"),
+    ],
+)
+def test_an_address_of_one_host_is_no_address_of_a_peer(peer: str, said: str) -> None:
+    a, b = pair()
+    line = f"socketStartConnect: Connect to {peer} failed : Connection refused"
+    (found,) = diagnose([*start((a, b)), a.warn(line, "misc/socket.cc:476")]).findings
+    assert (found.name, said in found.detail) == ("nccl-socket-connect-failed", True)

@@ -103,7 +103,7 @@ class TestComponents:
         assert shown(found).splitlines() == [
             f"Pod/gpu-operator/{daemon}-gpu-1 status.containerStatuses[{daemon}] "
             "CrashLoopBackOff, exit code 1, 7 restarts",
-            f"log gpu-operator/{daemon}-gpu-1/{daemon} line 1 Failed to initialize NVML: x",
+            f"log gpu-operator/{daemon}-gpu-1/{daemon}:1 Failed to initialize NVML: x",
         ]
         elsewhere = k8s.daemon_pod(daemon, on="gpu-2", **k8s.crashing())
         assert name not in names(ask_node(bare(), k8s.daemon(daemon), elsewhere))
@@ -165,7 +165,7 @@ class TestLostDevices:
         assert report.roots == (self.NAME,)
         assert shown(found).splitlines() == [
             "Node/gpu-1 status.allocatable[nvidia.com/gpu] 6 of capacity 8",
-            f"log {PLUGIN}/nvidia-device-plugin line 1 {line}",
+            f"log {PLUGIN}/nvidia-device-plugin:1 {line}",
         ]
         assert found.detail.startswith("2 of 8 nvidia.com/gpu on gpu-1 are marked unhealthy")
 
@@ -201,7 +201,7 @@ class TestRdma:
         assert told(found) == ("warning", "certain", "Node/gpu-1")
         assert shown(found).splitlines() == [
             "Node/gpu-1 status.allocatable[rdma/a] 0 of capacity 0",
-            f"log gpu-operator/k8s-rdma-shared-dp-gpu-1/k8s-rdma-shared-dp line 1 {line}",
+            f"log gpu-operator/k8s-rdma-shared-dp-gpu-1/k8s-rdma-shared-dp:1 {line}",
         ]
         assert "gpu-1 has the resource rdma/a with 0 devices" in found.detail
 

@@ -10,13 +10,20 @@ from gpudoctor.report import Report, Severity
 from tests import cases_joined
 
 
-def ask(start: str, environment: str | None = None, tree: dict[str, Any] | None = None) -> Report:
-    """Ask about a case with another environment of its process, and other things on its machine."""
+def ask(
+    start: str,
+    environment: str | None = None,
+    tree: dict[str, Any] | None = None,
+    said: tuple[str, str] = ("", ""),
+) -> Report:
+    """Ask about a case with another environment of its process, other things on its machine, and
+    something else said in its log."""
     case = cases_joined.load(next(name for name in cases_joined.NAMES if name.startswith(start)))
     changed = case["hosts"]["gpu-1"]["tree"]
     if environment is not None:
         changed["/proc/4242/environ"] = environment
     changed.update(tree or {})
+    case["logs"] = {key: log.replace(*said) for key, log in case["logs"].items()}
     return cases_joined.ask(case)
 
 
@@ -81,20 +88,35 @@ ALSO_NEAR = {
 }
 
 
+GRACE = {
+    "/proc/driver/nvidia/gpus/0000:13:00.0/information": "Model: \t\t NVIDIA GB200\n",
+}
+
+
 @pytest.mark.parametrize(
-    ("environment", "tree", "said"),
+    ("environment", "tree", "log", "said"),
     [
-        ("", {}, {"gdr-disabled-distance"}),
-        ("NCCL_NET_GDR_LEVEL=SYS\0", {}, set()),
-        ("", VIRTUAL, set()),
-        ("", ALSO_NEAR, set()),
-        ("NCCL_IB_HCA=mlx5_6\0", ALSO_NEAR, {"gdr-disabled-distance"}),
-        ("", {"/proc/driver/nvidia/version": PROPRIETARY}, {"gdr-unavailable"}),
+        ("", {}, ("", ""), {"gdr-disabled-distance"}),
+        ("NCCL_NET_GDR_LEVEL=SYS\0", {}, ("", ""), set()),
+        ("NCCL_NET_GDR_LEVEL=4\0", {}, ("", ""), set()),
+        ("NCCL_NET_GDR_LEVEL=PHB\0", {}, ("", ""), {"gdr-disabled-distance"}),
+        ("NCCL_NET_GDR_LEVEL=P2C\0", {}, ("", ""), set()),
+        ("", VIRTUAL, ("", ""), set()),
+        ("", ALSO_NEAR, ("mlx5_6", "mlx5_0"), set()),
+        ("", ALSO_NEAR, ("", ""), {"gdr-disabled-distance"}),
+        ("NCCL_IB_HCA=mlx5_6\0", ALSO_NEAR, ("", ""), {"gdr-disabled-distance"}),
+        ("", {}, ("busId", "bus"), {"gdr-disabled-distance"}),
+        ("", GRACE, ("", ""), set()),
+        ("", {"/proc/driver/nvidia/version": PROPRIETARY}, ("", ""), {"gdr-unavailable"}),
     ],
-    ids=["far", "told to go far", "a virtual machine", "one is near", "the near one is left out",
-         "no way into GPU memory at all"],
+    ids=["far", "told to go far", "told so by number", "not told to go that far",
+         "a level that we do not know", "a virtual machine", "the near one is used",
+         "the far one is used although", "the near one is left out", "which GPU is not in the log",
+         "coherent memory", "no way into GPU memory at all"],
 )  # fmt: skip
-def test_distance(environment: str, tree: dict[str, Any], said: set[str]) -> None:
-    found = loud(ask("13", environment, tree))
-    assert found & {"gdr-disabled-distance", "gdr-unavailable"} == said
+def test_distance(
+    environment: str, tree: dict[str, Any], log: tuple[str, str], said: set[str]
+) -> None:
+    found = loud(ask("13", environment, tree, log))
+    assert found & {"gdr-disabled-distance", "gdr-disabled-by-env", "gdr-unavailable"} == said
     assert "gdr-not-used" in found

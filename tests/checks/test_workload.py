@@ -55,7 +55,7 @@ class TestShm:
         assert told(found) == ("error", "certain", "Pod/team/train-0")
         assert report.roots == (self.NAME,)
         assert shown(found).splitlines() == [
-            f"log {MAIN} line 2 {self.LINE}",
+            f"log {MAIN}:2 {self.LINE}",
             "Pod/team/train-0 spec.volumes, volumeMounts [/dev/shm] not mounted: default 64 MiB",
             "Pod/team/train-0 spec.containers[main].args --tensor-parallel-size 1",
         ]
@@ -229,7 +229,7 @@ class TestLiveness:
             "Pod/team/train-0 spec.containers[main] no startupProbe; initialDelaySeconds 30, "
             "periodSeconds 10, failureThreshold 3: 60 s in all",
             "Event/team/train-0 Unhealthy Liveness probe failed: refused",
-            f"log {MAIN} line 1 {line}",
+            f"log {MAIN}:1 {line}",
         ]
         assert "stops main after 60 s" in found.detail
 
@@ -281,7 +281,7 @@ class TestTensorParallel:
         assert shown(found).splitlines() == [
             "Pod/team/train-0 spec.containers[main] --tensor-parallel-size=8",
             "Pod/team/train-0 spec.containers[main].resources.limits[nvidia.com/gpu] 4",
-            f"log {MAIN} line 1 {line}",
+            f"log {MAIN}:1 {line}",
         ]
         assert "is told to use 8 GPUs (--tensor-parallel-size=8) and the pod has 4." in found.detail
         assert found.title == "team/train-0 is told to use 8 GPUs and has 4"
@@ -368,7 +368,7 @@ class TestGpuMemory:
         assert told(found) == ("error", "certain", "Pod/team/train-0")
         assert report.roots == ("gpu-out-of-memory",)
         assert shown(found).splitlines() == [
-            f"log {MAIN} line 1 {OOM_LINE}",
+            f"log {MAIN}:1 {OOM_LINE}",
             "Pod/team/train-0 spec.containers[main].args --gpu-memory-utilization 0.95",
         ]
         assert "gpu-memory-leak" not in names(report)
@@ -402,7 +402,7 @@ class TestGpuMemory:
             assert report.roots == ("gpu-memory-leak",)
             assert f"Only {free} of {total} GiB were free" in found.detail
             assert shown(found).splitlines() == [
-                f"log {MAIN} line 1 {line}",
+                f"log {MAIN}:1 {line}",
                 "Pod/team/train-0 spec.containers[main].resources.limits[nvidia.com/gpu] 1",
             ]
 
@@ -610,7 +610,7 @@ class TestMemlock:
             found = finding_of(report, name)
             expected = ("error", "likely") if harmed else ("info", "possible")
             assert told(found) == (*expected, "Pod/team/train-0")
-            assert (f"log {MAIN} line 1 {MEMLOCK_LINE}" in shown(found)) is harmed
+            assert (f"log {MAIN}:1 {MEMLOCK_LINE}" in shown(found)) is harmed
 
     def test_words(self) -> None:
         pod = running(container={"limits": RDMA, "securityContext": LOCK | {"runAsUser": 1000}})
@@ -741,7 +741,7 @@ class TestPeerFailedFirst:
         assert shown(found).splitlines() == [
             "Pod/team/train-1 status.containerStatuses[main] OOMKilled, exit code 137, "
             "2026-11-20T08:10:00+00:00",
-            f"log {MAIN} line 1 {PEER_LINE}",
+            f"log {MAIN}:1 {PEER_LINE}",
             "Pod/team/train-0 status.containerStatuses[main].lastState.terminated exitCode 1, "
             "reason Error, 7 restarts",
         ]
@@ -788,7 +788,7 @@ class TestUnexplained:
         assert shown(found).splitlines() == [
             "Pod/team/train-0 status.containerStatuses[main].lastState.terminated exitCode 1, "
             "reason Error, 7 restarts",
-            f"log {MAIN} line 2 {line}",
+            f"log {MAIN}:2 {line}",
         ]
         assert found.evidence[0].note == "see log"
         assert "Its log was not read" not in found.detail

@@ -84,13 +84,20 @@ def test_an_agent_whose_lease_is_old_is_not_heard(
 def test_a_gpu_node_without_an_agent_is_not_heard(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def node(name: str, gpus: str) -> dict[str, Any]:
+    def node(name: str, gpus: str, **labels: str) -> dict[str, Any]:
         status = {"capacity": {"nvidia.com/gpu": gpus, "cpu": "8"}}
-        return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
+        metadata = {"name": name, "labels": labels}
+        return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
 
-    source = write(tmp_path, [well(1), node("gpu-1", "8"), node("gpu-2", "8"), node("cpu-1", "0")])
-    result = run(monkeypatch, ["fleet", "--from", source])
-    assert "gpu-2 (1): no agent has published a Diagnosis of it" in result.out
+    card = "feature.node.kubernetes.io/pci-10de.present"
+    nodes = [
+        node("gpu-1", "8"),
+        node("gpu-2", "8"),
+        node("gpu-3", "0", **{card: "true"}),
+        node("cpu-1", "0", **{card: "false"}),
+    ]
+    result = run(monkeypatch, ["fleet", "--from", write(tmp_path, [well(1), *nodes])])
+    assert "gpu-2, gpu-3 (2): no agent has published a Diagnosis of it" in result.out
     assert "cpu-1" not in result.out
 
 

@@ -57,6 +57,7 @@ class Simulated:
         )
         self._kubeconfig = kubeconfig
         self._stop = threading.Event()
+        self._agent: Agent | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -64,6 +65,7 @@ class Simulated:
         self._stop = threading.Event()
         agent = Agent(self._settings, lambda: connect(str(self._kubeconfig)), self.told.append)
         agent._rounds = _Child(self)  # type: ignore[assignment]
+        self._agent = agent
         watch = threading.Thread(target=agent._picture.run, args=(self._stop,), daemon=True)
         self._thread = threading.Thread(target=agent._loop, args=(self._stop,), daemon=True)
         watch.start()
@@ -71,9 +73,15 @@ class Simulated:
 
     def stop(self) -> None:
         """End as by SIGTERM: what was published stays."""
-        self._stop.set()
+        self._end()
         if self._thread is not None:
             self._thread.join(30)
+
+    def _end(self) -> None:
+        """Have it end, and do not wait for it."""
+        self._stop.set()
+        if self._agent is not None:
+            self._agent._wake.set()
 
     def report(self) -> Report:
         """What the child answers."""
@@ -111,10 +119,16 @@ def running(agents: Iterable[Simulated]) -> Iterator[dict[str, Simulated]]:
     try:
         yield fleet
     finally:
-        for agent in fleet.values():
-            agent._stop.set()
-        for agent in fleet.values():
-            agent.stop()
+        stop(fleet.values())
+
+
+def stop(fleet: Iterable[Simulated]) -> None:
+    """End all of them at once."""
+    agents = list(fleet)
+    for agent in agents:
+        agent._end()
+    for agent in agents:
+        agent.stop()
 
 
 def after_rounds(fleet: Iterable[Simulated], count: int, seconds: float = 120.0) -> None:

@@ -161,8 +161,8 @@ def test_whoever_flaps_is_written_a_few_times_and_then_no_more(cluster: Cluster)
     assert 0 < of_nodes <= 2 * (FLIPS + 1) * len(flapping), written
     late = cluster.writes(halfway)
     assert late[names.AGENT, "nodes"] == late[names.AGENT, "nodes/status"] == 0, late
+    fleet.stop(flapping)
     for agent in flapping:
-        agent.stop()
         agent.flaps, agent.says = False, Verdict.HEALTHY
         agent.start()  # with no memory of the flaps
 
@@ -229,8 +229,7 @@ def test_an_api_server_that_was_killed_finds_all_truths_again(cluster: Cluster) 
 
 def test_clean_up_leaves_no_key(cluster: Cluster) -> None:
     with connect(str(cluster.control_plane.admin_kubeconfig)) as client:
-        for agent in cluster.agents.values():
-            agent.stop()
+        fleet.stop(cluster.agents.values())
         said: list[str] = []
         told = CleanUp(client, NAMESPACE, said.append).run()
     assert told.startswith("removed: ")

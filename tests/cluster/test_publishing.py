@@ -19,6 +19,7 @@ from gpudoctor.publish.writes import Write
 from gpudoctor.report import Evidence, Report, ReportSubject, Verdict
 from gpudoctor.sources.kubernetes.client import Client, connect
 from gpudoctor.sources.kubernetes.errors import ConflictError, NotFoundError, RefusedError
+from tests.cluster import objects
 from tests.cluster.admin import JSON, Admin, wait_for
 from tests.cluster.control_plane import ControlPlane
 from tests.publish.reports import of_node, port_down
@@ -179,6 +180,9 @@ def test_a_diagnosis_is_made_filled_marked_and_shown(
     before = unmarked["metadata"]["resourceVersion"]
     same = send(client, diagnosis.status_write(target, SPACE, status))
     assert same["metadata"]["resourceVersion"] == before
+    admin.set_status(diagnosis_of(target), {"verdict": "healthy", "root": None})
+    again = send(client, diagnosis.status_write(target, SPACE, status))
+    assert again["status"] == as_json, "what was edited by hand is no conflict"
 
 
 def test_a_status_that_is_not_of_the_schema_is_refused(client: Client) -> None:
@@ -279,7 +283,7 @@ def publish(client: Client, target: Target, report: Report) -> None:
 
 
 def test_a_node_s_labels_and_the_fleet_are_read_back(
-    client: Client, control_plane: ControlPlane
+    client: Client, admin: Admin, control_plane: ControlPlane
 ) -> None:
     report = of_node(NODE, Verdict.HEALTHY, driver=("580126009", "NVIDIA driver 580.126.09"))
     publish(client, targets.node(NODE), report)
@@ -287,8 +291,13 @@ def test_a_node_s_labels_and_the_fleet_are_read_back(
     answer = gpudoctor(control_plane, "labels", "--node", NODE, "-n", SPACE)
     assert answer["facts"]["labels_now"] == labels.desired(report)
     assert answer["facts"]["labels"]["driver"]["value"] == "580126009"
+    silent = admin.create(objects.node("gpu-silent", gpus=8, labels=objects.hardware()))
     fleet = gpudoctor(control_plane, "fleet", "-n", SPACE)
     assert NODE in {child["subject"]["name"] for child in fleet["children"]}
+    assert fleet["facts"]["fleet"]["silent"] == {
+        "gpu-silent": "no agent has published a Diagnosis of it"
+    }
+    admin.delete(silent)
     send(client, labels.write(NODE, {}))
 
 

@@ -65,9 +65,14 @@ def from_outside(case: Case, published: list[dict[str, Any]]) -> Report:
 TOGETHER = {
     "10-no-verbs-in-the-container", "11-ib-disabled-in-the-entrypoint",
     "12-hca-filter-matches-nothing", "13-adapter-on-the-other-socket", "14-gdr-level-in-the-image",
-    "21-acs-on-the-pods-switch",
+    "21-acs-on-the-pods-switch", "26-list-of-one-sockets-adapters",
+    "27-port-down-beside-the-gpu", "28-forced-across-the-sockets",
+    "29-topology-file-of-another-machine", "30-level-below-the-distance", "32-iommu-translates",
 }  # fmt: skip
 """Where the log and the machine tell it only together: an agent that has no logs cannot."""
+BY_THE_MODEL = "31-cards-without-gpudirect"
+"""Where what the log shows is no fault on this machine: no finding tells that to another reader."""
+NAMES = [name for name in cases_joined.NAMES if name != BY_THE_MODEL]
 
 
 def agrees(report: Report, case: Case) -> None:
@@ -76,13 +81,13 @@ def agrees(report: Report, case: Case) -> None:
     assert (report.verdict, list(report.roots)) == (expected["verdict"], expected["roots"]), chain
 
 
-@pytest.mark.parametrize("name", cases_joined.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_pod_s_diagnosis_gives_the_root_from_outside(name: str) -> None:
     case = cases_joined.load(name)
     agrees(from_outside(case, of_pods(case, by_its_agent(case))), case)
 
 
-@pytest.mark.parametrize("name", [name for name in cases_joined.NAMES if name not in TOGETHER])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in TOGETHER])
 def test_of_an_agent_without_logs_too(name: str) -> None:
     case = cases_joined.load(name)
     agrees(from_outside(case, of_pods(case, by_its_agent(case, logs=False))), case)

@@ -67,7 +67,7 @@ def two_causes() -> Report:
         "in its containers.",
         evidence=(
             Evidence("Node/gpu-1", "status.allocatable[rdma/hca]", "8 of capacity 8", "offered"),
-            Evidence("log ml/trainer-0/main", "line 212", "NET/IB : No device\nUsing Socket"),
+            Evidence("log ml/trainer-0/main:212", value="NET/IB : No device\nUsing Socket"),
             Evidence("Pod/ml/trainer-0", "spec.containers[*].resources", "no rdma/hca"),
         ),
         explains=("nccl-no-ib-device@Pod/ml/trainer-0",),

@@ -1,7 +1,8 @@
 """From a round's report and the node as it is to what has to be written: nothing at rest.
 
 Labels and condition are compared with the node as the API server has it, so that what somebody
-took away comes back. Diagnoses are compared with what was last sent.
+took away comes back. Diagnoses are compared with what was last sent, since an agent may not read
+any; now and then they are sent again as they are, which changes nothing where nobody touched them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from gpudoctor.sources.kubernetes.errors import ConflictError, NotFoundError
 
 CONTESTED_ROUNDS = 15
 """Rounds for which a label that another owns is left to him before we try again."""
+
+RESENT_ROUNDS = 60
+"""Rounds after which an unchanged Diagnosis is sent again: one that was deleted is made anew."""
 
 _LABELS, _CONDITION = "labels", "condition"
 
@@ -68,6 +72,7 @@ class Publisher:
         self._contested: dict[str, int] = {}
         self._settled: dict[Target, Settled] = {}
         self._sent: dict[Target, Status] = {}
+        self._sent_at: dict[Target, int] = {}
         self._tally: Mapping[str, Series] = {}
 
     @property
@@ -160,6 +165,7 @@ class Publisher:
         for target in gone:
             del self._settled[target]
             self._sent.pop(target, None)
+            self._sent_at.pop(target, None)
         self._outbox.drop(str(target) + f"#{target.uid}" for target in gone)
 
     def _settle(
@@ -169,14 +175,16 @@ class Publisher:
         settled = self._settled.setdefault(target, Settled())
         new = settled.see(report, number, renew=renew)
         if new is None:
+            if number - self._sent_at.get(target, number) >= RESENT_ROUNDS:
+                self._send_diagnosis(target, self._sent[target], number)
             return
-        self._put_diagnosis(target, new)
+        self._put_diagnosis(target, new, number)
         if not quiet:
             self._put_events(target, settled.told, new)
         if new.verdict is not Verdict.UNKNOWN:
             settled.told = new
 
-    def _put_diagnosis(self, target: Target, report: Report) -> None:
+    def _put_diagnosis(self, target: Target, report: Report, number: int) -> None:
         own = f"{self._namespace}/{names.node_diagnosis(self._node)}"
         status = diagnosis.of(
             report,
@@ -184,18 +192,20 @@ class Publisher:
             node_diagnosis=None if target.namespace is None else own,
         )
         before = self._sent.get(target)
-        if before is not None and diagnosis.same(before, status):
-            return
+        if before is None or not diagnosis.same(before, status):
+            self._send_diagnosis(target, status, number)
+
+    def _send_diagnosis(self, target: Target, status: Status, number: int) -> None:
         make = diagnosis.object_write(target, self._namespace)
         write = diagnosis.status_write(target, self._namespace, status)
 
         def refused(error: InputError) -> tuple[Write, ...]:
             return (make, write) if isinstance(error, NotFoundError) else ()
 
-        writes = (make, write) if before is None else (write,)
+        writes = (write,) if target in self._sent else (make, write)
         key = f"{target}#{target.uid}"
         self._outbox.put(key, Entry(writes=writes, refused=refused))
-        self._sent[target] = status
+        self._sent[target], self._sent_at[target] = status, number
 
     def _put_events(self, target: Target, before: Report | None, after: Report) -> None:
         changes = events.changes(

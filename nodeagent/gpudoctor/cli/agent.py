@@ -9,11 +9,13 @@ from pathlib import Path
 
 import click
 
-from gpudoctor.cli import output
+from gpudoctor.cli import cluster, daemon, output
+from gpudoctor.cli.cluster import Access
 from gpudoctor.errors import InputError
 from gpudoctor.publish import names
 from gpudoctor.publish import nfd as nfd_file
-from gpudoctor.render.clean import one_line
+
+_say = daemon.speaker("agent")
 
 
 @click.command("agent")
@@ -31,13 +33,7 @@ from gpudoctor.render.clean import one_line
     show_default=True,
     help="Seconds between two looks at the node.",
 )
-@click.option(
-    "--listen",
-    metavar="[HOST]:PORT",
-    default=":9400",
-    show_default=True,
-    help="Where /metrics, /healthz and /readyz are answered.",
-)
+@daemon.listen
 @click.option(
     "--observe",
     multiple=True,
@@ -57,8 +53,7 @@ from gpudoctor.render.clean import one_line
     help="Write the labels into this folder, for Node Feature Discovery to put on the node, and "
     f"nothing to the node itself; on a host it is {nfd_file.FOLDER}.",
 )
-@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file, outside of a pod.")
-@click.option("--context", help="The kubeconfig context.")
+@cluster.options_of_daemon
 @click.option(
     "--write-nvml",
     metavar="DIR",
@@ -73,8 +68,7 @@ def command(
     observe: tuple[str, ...],
     checks: tuple[str, ...],
     nfd: Path | None,
-    kubeconfig: str | None,
-    context: str | None,
+    access: Access,
     write_nvml: Path | None,
 ) -> None:
     """Look at this node each period and publish what stays true.
@@ -95,7 +89,6 @@ def command(
         raise click.UsageError("say which node this is: --node, or NODE_NAME by the downward API")
     _check_codes(observe, checks)
     from gpudoctor.agent.loop import Agent, Settings  # imported late: requests is slow
-    from gpudoctor.sources.kubernetes.client import connect
 
     settings = Settings(
         node=node,
@@ -108,7 +101,7 @@ def command(
         checks=checks,
         nfd=nfd,
     )
-    Agent(settings, lambda: connect(kubeconfig, context), _say).run(stop)
+    Agent(settings, access.connect, _say).run(stop)
 
 
 def _check_codes(observe: tuple[str, ...], checks: tuple[str, ...]) -> None:
@@ -121,8 +114,3 @@ def _check_codes(observe: tuple[str, ...], checks: tuple[str, ...]) -> None:
     for prefix in observe:
         if not any(code.startswith(prefix) for code in codes):
             raise InputError(f"--observe {prefix}: no finding's code begins so; see `runbook`")
-
-
-def _say(message: str) -> None:
-    """Write one line to standard error, which is the container's log."""
-    click.echo(f"gpudoctor agent: {one_line(message)}", err=True)

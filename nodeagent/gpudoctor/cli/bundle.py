@@ -7,7 +7,8 @@ import time
 import click
 import msgspec
 
-from gpudoctor.cli import output
+from gpudoctor.cli import cluster, output
+from gpudoctor.cli.cluster import Access
 from gpudoctor.readings import host as hosts
 from gpudoctor.readings.host_facts import Services
 from gpudoctor.sources import archive, redaction
@@ -34,9 +35,7 @@ _BOUND = 20.0
 @click.option("--pod", metavar="[NS/]NAME", help="Also what the cluster says of this pod.")
 @click.option("--node", metavar="NAME", help="Also what the cluster says of this node.")
 @click.option("-n", "--namespace", help="The namespace of the pod.")
-@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file.")
-@click.option("--context", help="The kubeconfig context.")
-@click.option("--server", metavar="URL", help="An API server without credentials (kubectl proxy).")
+@cluster.options
 @click.option("--no-host", is_flag=True, help="Leave out this host.")
 @output.host_root
 @click.option(
@@ -58,9 +57,7 @@ def command(
     pod: str | None,
     node: str | None,
     namespace: str | None,
-    kubeconfig: str | None,
-    context: str | None,
-    server: str | None,
+    access: Access,
     no_host: bool,
     host_root: str | None,
     host_name: str,
@@ -75,7 +72,7 @@ def command(
     archive.check(file)
     bundle = Bundle(now=hosts.now(), scope=Scope())
     if pod or node:
-        bundle = _cluster(pod, node, namespace, (kubeconfig, context, server))
+        bundle = _cluster(pod, node, namespace, access)
     if not no_host:
         recording = record_host(host_root, interval)
         bundle = msgspec.structs.replace(bundle, hosts={**bundle.hosts, host_name: recording})
@@ -90,22 +87,14 @@ def _contents(bundle: Bundle) -> str:
     return f"{held}; not there or not readable: {unread + len(bundle.scope.denied)}"
 
 
-def _cluster(
-    pod: str | None,
-    node: str | None,
-    namespace: str | None,
-    access: tuple[str | None, str | None, str | None],
-) -> Bundle:
-    from gpudoctor.sources.kubernetes import client, gather  # imported late: requests is slow
+def _cluster(pod: str | None, node: str | None, namespace: str | None, access: Access) -> Bundle:
+    from gpudoctor.sources.kubernetes import gather  # imported late: requests is slow
 
-    connection = client.connect(*access)
-    try:
+    with access.connect() as connection:
         if pod:
             within, _, name = pod.rpartition("/")
             return gather.gather_pod(connection, within or namespace or connection.namespace, name)
         return gather.gather_node(connection, node or "")
-    finally:
-        connection.close()
 
 
 def record_host(host_root: str | None = None, interval: float = 0) -> HostRecording:

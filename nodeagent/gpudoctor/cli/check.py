@@ -11,7 +11,8 @@ import msgspec
 
 from gpudoctor import readings, registry
 from gpudoctor.catalogue import Entry
-from gpudoctor.cli import output
+from gpudoctor.cli import cluster, output
+from gpudoctor.cli.cluster import Access
 from gpudoctor.errors import InputError
 from gpudoctor.readings import Reading
 from gpudoctor.report import ReportSubject
@@ -68,9 +69,7 @@ class Target(msgspec.Struct, frozen=True):
     help="A bundle, a kubectl dump (yaml or json) or a log instead of the live cluster; "
     "- is standard input; several are put together.",
 )
-@click.option("--context", help="The kubeconfig context of the live cluster.")
-@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file.")
-@click.option("--server", metavar="URL", help="An API server without credentials (kubectl proxy).")
+@cluster.options
 @output.host_root
 @click.option("--profile", metavar="FILE", help="What this site expects of its nodes (TOML).")
 @click.option("--select", multiple=True, metavar="CODE", help="Only findings with this prefix.")
@@ -88,9 +87,7 @@ def command(
     lint: str | None,
     namespace: str | None,
     sources: tuple[str, ...],
-    context: str | None,
-    kubeconfig: str | None,
-    server: str | None,
+    access: Access,
     host_root: str | None,
     profile: str | None,
     select: tuple[str, ...],
@@ -105,7 +102,7 @@ def command(
     checks = registry.load()
     selected = _selection(checks, select, ignore)
     if lint:
-        reading = _lint(lint, target, sources, (kubeconfig, context, server))
+        reading = _lint(lint, target, sources, access)
     elif sources:
         reading = _read_files(sources, target)
     elif target.is_host:
@@ -113,7 +110,7 @@ def command(
 
         reading = host.read_live(host_root)
     else:
-        reading = _read_live(target, (kubeconfig, context, server), host_root)
+        reading = _read_live(target, access, host_root)
     if profile:
         from gpudoctor.readings import site  # imported late: few sites have one
 
@@ -122,38 +119,31 @@ def command(
     ctx.exit(output.emit(report, **emitting))
 
 
-def _lint(
-    name: str,
-    target: Target,
-    sources: tuple[str, ...],
-    connection: tuple[str | None, str | None, str | None],
-) -> Reading:
+def _lint(name: str, target: Target, sources: tuple[str, ...], access: Access) -> Reading:
     """Read manifests alone, or beside the cluster that an option names or a dump of one."""
     from gpudoctor.readings import manifests  # imported late: only this needs them
 
     found, objects = manifests.load(name)
-    cluster = recorded.load(sources) if sources else None
+    around = recorded.load(sources) if sources else None
     namespace = target.namespace
-    if not sources and any(connection):
-        from gpudoctor.sources.kubernetes import client, gather
+    if not sources and any(access):
+        from gpudoctor.sources.kubernetes import gather
 
-        live = client.connect(*connection)
+        live = access.connect()
         try:
             namespace = namespace or live.namespace
             spaces = {one.pod.meta.namespace or namespace: None for one in found}
-            cluster = gather.gather_for_manifests(live, spaces)
+            around = gather.gather_for_manifests(live, spaces)
         finally:
             live.close()
-    return manifests.read(name, found, objects, cluster, namespace)
+    return manifests.read(name, found, objects, around, namespace)
 
 
-def _read_live(
-    target: Target, access: tuple[str | None, str | None, str | None], host_root: str | None
-) -> Reading:
+def _read_live(target: Target, access: Access, host_root: str | None) -> Reading:
     from gpudoctor.readings import joined, kubernetes
-    from gpudoctor.sources.kubernetes import client, gather  # imported late: requests is slow
+    from gpudoctor.sources.kubernetes import gather  # imported late: requests is slow
 
-    connection = client.connect(*access)
+    connection = access.connect()
     try:
         namespace = target.namespace or connection.namespace
         if target.pod:

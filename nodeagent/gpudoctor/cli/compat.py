@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from gpudoctor import diagnosis, registry
-from gpudoctor.cli import output
+from gpudoctor.cli import cluster, output
+from gpudoctor.cli.cluster import Access
 from gpudoctor.errors import InputError
 from gpudoctor.facts.node.cuda import Gpu, resolve_gpu
 from gpudoctor.facts.node.cuda_stack import Activation, CudaStack, KernelModule, RuntimeMode
@@ -73,9 +74,7 @@ def _cuda(_ctx: click.Context, _param: click.Parameter, value: str | None) -> An
     metavar="FILE",
     help="A bundle or kubectl dump that holds the node, instead of the live cluster.",
 )
-@click.option("--context", help="The kubeconfig context of the live cluster.")
-@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file.")
-@click.option("--server", metavar="URL", help="An API server without credentials (kubectl proxy).")
+@cluster.options
 @click.option("--matrix", is_flag=True, help="All driver branches and CUDA versions for the GPU.")
 @output.options
 @click.pass_context
@@ -88,9 +87,7 @@ def command(
     capability: str | None,
     node: str | None,
     sources: tuple[str, ...],
-    context: str | None,
-    kubeconfig: str | None,
-    server: str | None,
+    access: Access,
     matrix: bool,
     compat_package: bool,
     compat_activation: str,
@@ -115,7 +112,7 @@ def command(
         found = (
             readings.of_recorded_node(node, sources)
             if sources
-            else readings.of_live_node(node, kubeconfig, context, server)
+            else readings.of_live_node(node, access.connect)
         )
         offer = either(offer, _without_level_of_another(found, driver))
     elif driver is None and not (matrix and offer.gpu):

@@ -7,17 +7,15 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
+from gpudoctor.cli import cluster, daemon
+from gpudoctor.cli.cluster import Access
 from gpudoctor.publish import names
 from gpudoctor.render.clean import one_line
 
-if TYPE_CHECKING:
-    from gpudoctor.sources.kubernetes.client import Client
-
+_say = daemon.speaker("controller")
 
 _EPILOG = f"""\b
 How long it takes, in the defaults:
@@ -61,15 +59,8 @@ To take the brake off by hand, for 10 periods:
     is_flag=True,
     help="Instead of all that, take everything of ours out of the cluster, say what, and end.",
 )
-@click.option(
-    "--listen",
-    metavar="[HOST]:PORT",
-    default=":9400",
-    show_default=True,
-    help="Where /metrics, /healthz and /readyz are answered.",
-)
-@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file, outside of a pod.")
-@click.option("--context", help="The kubeconfig context.")
+@daemon.listen
+@cluster.options_of_daemon
 def command(
     agent_timeout: float,
     period: float,
@@ -77,8 +68,7 @@ def command(
     taint: bool,
     clean_up: bool,
     listen: str,
-    kubeconfig: str | None,
-    context: str | None,
+    access: Access,
 ) -> None:
     """Take back what silent agents published, and hold the brake.
 
@@ -86,15 +76,9 @@ def command(
     Diagnosis objects stale, keeps the ConfigMap gpudoctor-pools, and runs until SIGTERM.
     $POD_NAMESPACE says where agents and controller run.
     """
-    from gpudoctor.sources.kubernetes.client import connect  # imported late: requests is slow
-
     namespace = os.environ.get("POD_NAMESPACE") or names.NAMESPACE
-
-    def open_client() -> Client:
-        return connect(kubeconfig, context)
-
     if clean_up:
-        _clean_up(namespace, open_client)
+        _clean_up(namespace, access)
         return
     from gpudoctor.controller.loop import Controller
     from gpudoctor.controller.term import Settings
@@ -109,7 +93,7 @@ def command(
     )
     # A container that starts anew in its pod is another candidate.
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
-    controller = Controller(settings, identity, open_client, _say)
+    controller = Controller(settings, identity, access.connect, _say)
 
     def end(*_: object) -> None:
         stop.set()
@@ -120,17 +104,12 @@ def command(
     controller.run(listen, stop)
 
 
-def _clean_up(namespace: str, open_client: Callable[[], Client]) -> None:
+def _clean_up(namespace: str, access: Access) -> None:
     from gpudoctor.controller.cleanup import CleanUp
 
-    with open_client() as client:
+    with access.connect() as client:
         removed = CleanUp(client, namespace, _say_done).run()
     _say_done(removed)
-
-
-def _say(message: str) -> None:
-    """Write one line to standard error, which is the container's log."""
-    click.echo(f"gpudoctor controller: {one_line(message)}", err=True)
 
 
 def _say_done(message: str) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from gpudoctor.cli import output
+from gpudoctor.cli import cluster, output, pipe
+from gpudoctor.cli.cluster import Access
 from gpudoctor.publish.names import NAMESPACE
 from gpudoctor.sources.bundle import Bundle
 
@@ -21,9 +22,7 @@ from gpudoctor.sources.bundle import Bundle
     help="A dump (`kubectl get gdx -n gpudoctor -o json`) or bundle instead of the live cluster; "
     "- is standard input.",
 )
-@click.option("--context", help="The kubeconfig context of the live cluster.")
-@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file.")
-@click.option("--server", metavar="URL", help="An API server without credentials (kubectl proxy).")
+@cluster.options
 @click.option(
     "-n", "--namespace", default=NAMESPACE, show_default=True, help="Where the agents run."
 )
@@ -33,9 +32,7 @@ def command(
     ctx: click.Context,
     /,
     sources: tuple[str, ...],
-    context: str | None,
-    kubeconfig: str | None,
-    server: str | None,
+    access: Access,
     namespace: str,
     **emitting: Any,
 ) -> None:
@@ -45,28 +42,22 @@ def command(
     """
     from gpudoctor.readings import fleet  # imported late: --help needs none of it
 
-    report = fleet.read(_read(sources, namespace, kubeconfig, context, server))
+    report = fleet.read(_read(sources, namespace, access))
     if emitting["output"] != "text":
         ctx.exit(output.emit(report, **emitting))
     from gpudoctor.render import fleet as table
 
-    with output.printing():
+    with pipe.printing():
         table.render(report, sys.stdout, color=False if emitting["no_color"] else None)
     ctx.exit(output.exit_status(report, emitting["fail_on"]))
 
 
-def _read(
-    sources: tuple[str, ...],
-    namespace: str,
-    kubeconfig: str | None,
-    context: str | None,
-    server: str | None,
-) -> Bundle:
+def _read(sources: tuple[str, ...], namespace: str, access: Access) -> Bundle:
     if sources:
         from gpudoctor.sources import recorded
 
         return recorded.load(sources)
-    from gpudoctor.sources.kubernetes import client, published  # imported late: requests is slow
+    from gpudoctor.sources.kubernetes import published  # imported late: requests is slow
 
-    with client.connect(kubeconfig, context, server) as connection:
+    with access.connect() as connection:
         return published.gather_fleet(connection, namespace)

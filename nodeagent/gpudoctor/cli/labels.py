@@ -8,7 +8,9 @@ import click
 
 from gpudoctor import registry
 from gpudoctor import report as contract
+from gpudoctor.cli import cluster, pipe
 from gpudoctor.cli import output as outputs
+from gpudoctor.cli.cluster import Access
 from gpudoctor.report import Report
 
 
@@ -21,9 +23,7 @@ from gpudoctor.report import Report
     metavar="FILE",
     help="A bundle or dump instead of the live host or cluster; - is standard input.",
 )
-@click.option("--context", help="The kubeconfig context of the live cluster.")
-@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file.")
-@click.option("--server", metavar="URL", help="An API server without credentials (kubectl proxy).")
+@cluster.options
 @outputs.host_root
 @click.option(
     "-n",
@@ -44,9 +44,7 @@ from gpudoctor.report import Report
 def command(
     node: str | None,
     sources: tuple[str, ...],
-    context: str | None,
-    kubeconfig: str | None,
-    server: str | None,
+    access: Access,
     host_root: str | None,
     namespace: str,
     no_color: bool,
@@ -65,10 +63,10 @@ def command(
 
         report = labels.of_bundle(recorded.load(sources), node, checks)
     elif node:
-        report = _live(node, namespace, kubeconfig, context, server)
+        report = _live(node, namespace, access)
     else:
         report = labels.of_host(host_root, checks)
-    with outputs.printing():
+    with pipe.printing():
         if output == "json":
             sys.stdout.buffer.write(contract.encode(report))
             return
@@ -77,15 +75,10 @@ def command(
         table.render(report, sys.stdout, color=False if no_color else None)
 
 
-def _live(
-    name: str, namespace: str, kubeconfig: str | None, context: str | None, server: str | None
-) -> Report:
+def _live(name: str, namespace: str, access: Access) -> Report:
     from gpudoctor.readings import labels
-    from gpudoctor.sources.kubernetes import client, published  # imported late: requests is slow
+    from gpudoctor.sources.kubernetes import published  # imported late: requests is slow
 
-    connection = client.connect(kubeconfig, context, server)
-    try:
+    with access.connect() as connection:
         bundle = published.gather_labels(connection, name, namespace)
-    finally:
-        connection.close()
     return labels.of_bundle(bundle, name, registry.load())

@@ -12,7 +12,7 @@ import msgspec
 from gpudoctor.facts.kubernetes import health, resources
 from gpudoctor.facts.kubernetes.health import State
 from gpudoctor.facts.kubernetes.situation import PodSituation, place
-from gpudoctor.facts.nccl.model import NcclLog, NetUse
+from gpudoctor.facts.nccl.model import Adapters, NcclLog, NetUse, Rail
 from gpudoctor.facts.node.model import Hca, NodeFacts, PciDevice, Port, WorkloadFacts
 from gpudoctor.facts.node.rails import rails
 from gpudoctor.report import Subject
@@ -98,6 +98,12 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
         return troubled or self.over_tcp or any(not use.gdr for use in self.uses)
 
     @property
+    def was_refused_memory(self) -> bool:
+        """Whether an adapter of this pod was refused access to local memory (status 4)."""
+        events = self.log.of_kind("completion") if self.log is not None else ()
+        return any(e.host in self._hosts and e.values.get("status") == "4" for e in events)
+
+    @property
     def only_others_suffer(self) -> bool:
         """Whether it is other pods of the job that the log shows without RDMA or GPUDirect."""
         log = self.log
@@ -117,6 +123,20 @@ class PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
     def uses(self) -> tuple[NetUse, ...]:
         """The channels of this pod's host in NCCL's log."""
         return tuple(use for use in (self.log.net if self.log else ()) if use.host in self._hosts)
+
+    @property
+    def rails(self) -> tuple[Rail, ...]:
+        """The ranks of this pod's host in NCCL's log, with the adapters that each uses."""
+        return tuple(rail for rail in (self.log.rails if self.log else ()) if self.is_of(rail))
+
+    def is_of(self, fact: Rail | Adapters) -> bool:
+        """Whether something that NCCL's log says is about this pod's host."""
+        return fact.host in self._hosts
+
+    @property
+    def is_named(self) -> bool:
+        """Whether NCCL's log has lines of this pod's host."""
+        return self.host_name in self._hosts
 
     @property
     def _hosts(self) -> frozenset[str]:

@@ -93,8 +93,12 @@ def object_write(target: Target, namespace: str) -> Write:
 
 
 def status_write(target: Target, namespace: str, status: Status) -> Write:
-    """Return the write of the status of an object that is there; 404 where it is not."""
-    return _status(target, namespace, {"status": msgspec.to_builtins(status)}, names.AGENT)
+    """Return the write of the status of an object that is there; 404 where it is not.
+
+    What somebody edited in it by hand is taken back: a report says what the agent found.
+    """
+    fields = {"status": msgspec.to_builtins(status)}
+    return writes.forced(_status(target, namespace, fields, names.AGENT))
 
 
 def stale_write(target: Target, namespace: str, since: str, why: str) -> Write:

@@ -17,7 +17,7 @@ from gpudoctor.catalogue import Entry
 from gpudoctor.checking import Draft
 from gpudoctor.errors import InputError
 from gpudoctor.registry import Registry
-from gpudoctor.report import Report, ReportSubject, Unknown, Verdict
+from gpudoctor.report import Report, ReportSubject, Subject, Unknown, Verdict
 from gpudoctor.sources.bundle import is_bundle
 from gpudoctor.sources.text import TextInput, as_utf8
 
@@ -100,6 +100,13 @@ def judge(
 
     A job that trains over TCP is Ready: of the `well` children those are shown that fail.
     """
+    return _judge(reading, checks, selected)[0]
+
+
+def _judge(
+    reading: Reading, checks: Registry, selected: Callable[[Entry], bool]
+) -> tuple[Report, dict[str, frozenset[Subject]]]:
+    """Return the report, and what its findings and its children's wait for, by their ids."""
     found = diagnosis.diagnose(
         checks,
         reading.facts,
@@ -111,9 +118,12 @@ def judge(
         selected=selected,
         kept=reading.kept,
     )
-    children = [judge(child, checks, selected) for child in reading.children]
-    well = (judge(child, checks, selected) for child in reading.well)
-    children += [report for report in well if report.verdict is Verdict.FAILING]
+    judged = [_judge(child, checks, selected) for child in reading.children]
+    well = (_judge(child, checks, selected) for child in reading.well)
+    judged += [(report, awaited) for report, awaited in well if report.verdict is Verdict.FAILING]
+    awaited = dict(found.awaited)
+    for _, of_child in judged:
+        awaited |= of_child
     report = diagnosis.report(
         found,
         reading.subject,
@@ -121,13 +131,13 @@ def judge(
         needed_unknown=reading.needed_unknown,
         starting=reading.starting,
         facts=reading.published,
-        children=tuple(children),
+        children=tuple(child for child, _ in judged),
     )
-    if not (reading.linked and found.findings):
-        return report
-    from gpudoctor import across  # imported late: only jobs have something to link
+    if reading.linked and found.findings:
+        from gpudoctor import across  # imported late: only jobs have something to link
 
-    return across.link(report, report.children, found.touched, checks.catalogue)
+        report = across.link(report, found.touched, awaited, checks.catalogue)
+    return report, awaited
 
 
 def recognise(text: TextInput) -> Format:

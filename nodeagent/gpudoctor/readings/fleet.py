@@ -12,6 +12,7 @@ from gpudoctor.facts import fleet
 from gpudoctor.facts.fleet import NodeRow
 from gpudoctor.facts.kubernetes import diagnoses, fields, parse, resources
 from gpudoctor.facts.kubernetes.diagnoses import Book, Published
+from gpudoctor.facts.kubernetes.model import Node
 from gpudoctor.report import Report, ReportSubject, Unknown, Verdict
 from gpudoctor.sources.bundle import Bundle
 
@@ -69,9 +70,15 @@ def _sorted(bundle: Bundle) -> tuple[Book, set[str]]:
             renewed |= diagnoses.read_all([msgspec.json.decode(raw)]).renewed
         elif kind == "Node":
             node = parse.node(msgspec.json.decode(raw))
-            if any(resources.is_gpu(key) and amount for key, amount in node.capacity.items()):
+            if _has_gpus(node):
                 gpu_nodes.add(node.name)
     return Book(published, renewed), gpu_nodes
+
+
+def _has_gpus(node: Node) -> bool:
+    """Also where none is advertised: that node needs an agent most."""
+    offered = any(resources.is_gpu(key) and amount for key, amount in node.capacity.items())
+    return offered or any(vendor.is_shown_by(node.labels) for vendor in resources.VENDORS)
 
 
 def _kind(raw: msgspec.Raw) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpudoctor.errors import InputError
 from gpudoctor.facts.node.gpu import NodeGpus
@@ -17,6 +18,9 @@ from gpudoctor.facts.node.gpu_offer import (
 from gpudoctor.facts.node.gpu_reader import read_gpus
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
+
+if TYPE_CHECKING:
+    from gpudoctor.sources.kubernetes.client import Client
 
 _DEADLINE_S = 5.0
 _MODULE = Path("/proc/driver/nvidia/version")
@@ -39,17 +43,12 @@ def of_recorded_node(name: str, files: Sequence[str]) -> GpuOffer:
     return _of_labels(recorded.load(files), name)
 
 
-def of_live_node(
-    name: str, kubeconfig: str | None, context: str | None, server: str | None
-) -> GpuOffer:
+def of_live_node(name: str, connect: Callable[[], Client]) -> GpuOffer:
     """Read a node's labels from the cluster, with one request."""
-    from gpudoctor.sources.kubernetes import client, kinds  # imported late: requests is slow
+    from gpudoctor.sources.kubernetes import kinds
 
-    connection = client.connect(kubeconfig, context, server)
-    try:
+    with connect() as connection:
         return _of_labels(Bundle(objects=(connection.get(kinds.NODE, name),)), name)
-    finally:
-        connection.close()
 
 
 def _of_labels(objects: Bundle, name: str) -> GpuOffer:

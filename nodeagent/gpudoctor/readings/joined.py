@@ -181,11 +181,13 @@ def with_host(
 
 
 def _with_rails(fact: object, pod: PodOnNode) -> object:
-    """Let NCCL's log know of the machine's adapters: then TCP was not meant to be used."""
+    """Let NCCL's log know of the machine's adapters and GPUs: what was meant, what can be."""
     if not isinstance(fact, NcclLog):
         return fact
     return msgspec.structs.replace(
-        fact, rdma_expected_by=(*fact.rdma_expected_by, *rails.told(pod.machine))
+        fact,
+        rdma_expected_by=(*fact.rdma_expected_by, *rails.told(pod.machine)),
+        no_gdr_by_design=rails.no_gdr([pod.machine]),
     )
 
 

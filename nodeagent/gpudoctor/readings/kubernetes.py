@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,8 +14,6 @@ from gpudoctor.facts.kubernetes import (
     dra,
     fields,
     health,
-    labels,
-    node_situation,
     placement,
     pod_adapters,
     pod_cuda,
@@ -39,8 +36,6 @@ from gpudoctor.readings import Reading
 from gpudoctor.report import ALL_GPU_PODS, Certainty, ReportSubject, Subject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
-from gpudoctor_checks import compatibility
-from gpudoctor_checks.compatibility import Outcome
 
 if TYPE_CHECKING:
     from gpudoctor.readings.host_facts import HostFacts
@@ -114,7 +109,9 @@ def find_pod(cluster: Cluster, name: str, namespace: str | None) -> PodEntry:
     if found:
         return found[-1]
     known = {f"{entry.namespace}/{entry.name}": entry.name for entry in cluster.pods}
-    alike = difflib.get_close_matches(name, set(known.values()), _NEAR_NAMES)
+    from difflib import get_close_matches  # imported late: most names are right
+
+    alike = get_close_matches(name, set(known.values()), _NEAR_NAMES)
     near = [short for short, bare in known.items() if bare in alike]
     wanted = f"{namespace}/{name}" if namespace else name
     hint = f"near it: {', '.join(near[:_NEAR_NAMES])}" if near else f"it holds {len(known)} pods"
@@ -225,8 +222,13 @@ def _otherwise(
     """
     if state.state is not State.NOT_WELL:
         return ()
-    fails = stack is not None and compatibility.judge(stack).outcome is Outcome.FAILS
-    return (Unexplained(found, state), *((stack,) if fails else ()))
+    return (Unexplained(found, state), *((stack,) if stack and _fails(stack) else ()))
+
+
+def _fails(stack: CudaStack) -> bool:
+    from gpudoctor_checks import compatibility  # imported late: few pods tell of a CUDA version
+
+    return compatibility.judge(stack).outcome is compatibility.Outcome.FAILS
 
 
 def _main_log(pod: Pod) -> str:
@@ -294,7 +296,7 @@ def read_job(
     log = msgspec.structs.replace(
         log,
         subject=Subject(kind, name, namespace or entries[0].namespace),
-        rdma_expected_by=_rdma_meant(source, pods),
+        **_told_by_nodes(source, pods),
     )
     whole = nccl_log.reading(log)
     children = tuple(read_pod(source, entry, log) for entry in entries)
@@ -310,17 +312,23 @@ def read_job(
     )
 
 
-def _rdma_meant(source: Input, pods: list[Pod]) -> tuple[str, ...]:
-    """What says that the pods of a job were meant to use RDMA: their nodes, and the machines."""
+def _told_by_nodes(source: Input, pods: list[Pod]) -> dict[str, Any]:
+    """What the nodes of a job and their machines tell of its NCCL log: whether RDMA was meant,
+    whether GPUDirect can be.
+    """
     names = dict.fromkeys(pod.node for pod in pods if pod.node)
     nodes = [found for name in names if (found := source.cluster.nodes.get(name))]
     machines = [seen.node for name in names if (seen := source.host(name))]
     offered = situation.rdma_offers(nodes)
     if not machines:
-        return offered
+        return {"rdma_expected_by": offered}
     from gpudoctor.facts.node import rails  # imported late: few inputs have a host
 
-    return (*offered, *(said for machine in machines for said in rails.told(machine)))
+    told = (said for machine in machines for said in rails.told(machine))
+    return {
+        "rdma_expected_by": (*offered, *told),
+        "no_gdr_by_design": rails.no_gdr(machines) if len(machines) == len(names) else "",
+    }
 
 
 def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str | None) -> Reading:
@@ -366,9 +374,13 @@ def read_node_object(source: Input, name: str) -> Reading:
     cluster = source.cluster
     node = cluster.nodes.get(name)
     if node is None:
-        near = difflib.get_close_matches(name, cluster.nodes, _NEAR_NAMES)
+        from difflib import get_close_matches  # imported late: most names are right
+
+        near = get_close_matches(name, cluster.nodes, _NEAR_NAMES)
         hint = f"near it: {', '.join(near)}" if near else f"it holds {len(cluster.nodes)} nodes"
         raise InputError(f"node {name} is not in the input; {hint}")
+    from gpudoctor.facts.kubernetes import node_situation  # imported late: for nodes alone
+
     found = node_situation.read(cluster, node, source.components, source.recorded.logs)
     unread = [] if node.has_status else [Unknown(node.meta.path, "its status is not in the input")]
     return Reading(
@@ -383,6 +395,8 @@ def read_node_object(source: Input, name: str) -> Reading:
 
 def pods_with_labels(source: Input, selector: str, namespace: str | None) -> list[PodEntry]:
     """Return the pods that a label selector (`a=b,c!=d,e in (f,g),!h`) picks."""
+    from gpudoctor.facts.kubernetes import labels  # imported late: few ask by labels
+
     requirements = labels.parse(selector)
     return [
         entry

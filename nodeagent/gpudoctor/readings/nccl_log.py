@@ -13,7 +13,10 @@ from gpudoctor.readings import Format, Reading
 from gpudoctor.report import ReportSubject, Unknown
 from gpudoctor.sources.text import TextInput
 
-_TELLING = re.compile(r"NCCL (?:INFO|WARN|version) |WorkNCCL\(|last enqueued (?:NCCL )?work")
+_TELLING = re.compile(
+    r"NCCL (?:INFO|WARN|version) |WorkNCCL\(|last enqueued (?:NCCL )?work"
+    r"|Not all ranks joining collective|ProcessGroupNCCL's watchdog got stuck"
+)
 _CONNECTED = re.compile(rb"[^\0]", re.DOTALL)
 _CHUNK = 1 << 20
 _GRID_LIMIT = 64
@@ -96,7 +99,7 @@ def reading(log: NcclLog) -> Reading:
 
 def _unknown(log: NcclLog) -> tuple[Unknown, ...]:
     what = "transport between ranks"
-    if log.ras_processes or log.ras_lags:
+    if log.ras_processes or log.ras_lags or log.flight:
         return ()
     if not log.hosts:
         return (Unknown(what, "no line of NCCL in it; run with NCCL_DEBUG=INFO"),)

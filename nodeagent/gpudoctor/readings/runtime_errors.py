@@ -26,7 +26,7 @@ def _lines(text: TextInput) -> Iterator[str]:
 def _read(text: TextInput) -> Reading:
     subject = Subject("Log", text.name)
     errors = tuple(
-        (found, Evidence(f"{text.name}:{number}", value=found.text))
+        (found, Evidence.of_line(text.name, number, found.text))
         for number, found in recognise_all(_lines(text))
     )
     return Reading(

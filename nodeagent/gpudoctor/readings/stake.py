@@ -26,6 +26,7 @@ _OF_THE_CLUSTER = re.compile(r"^(?:log |[A-Z][A-Za-z]+/)")
 _NEEDS_GPUS = (Layer.HARDWARE, Layer.DRIVER, Layer.RUNTIME, Layer.DEVICES)
 _BETWEEN_GPUS = ("nvlink-", "gpu-odd-one-out", "gpu-p2p-", "nvswitch-")
 _NIC_NEAR_GPU = ("gpu-without-near-nic", "gpu-nic-cross-numa", "nic-shared-by-gpus")
+_IOMMU = "iommu-enabled"
 _LIMITS = ("memlock-too-low", "shm-too-small")
 GUESSES_OF_MEMLOCK = ("missing-ipc-lock", "memlock-limit-nonroot")
 """What a pod's objects alone suggest, and its processes can refute."""
@@ -117,6 +118,8 @@ class Stake:
             return self._of_network(draft, entry)
         if draft.name.startswith(_BETWEEN_GPUS) and not pod.many_gpus:
             return None
+        if draft.name == _IOMMU and pod.was_refused_memory:
+            return draft
         return _at_most(draft, entry, Severity.INFO)
 
     def _of_network(self, draft: Draft, entry: Entry) -> Draft | None:

@@ -8,6 +8,7 @@ import pytest
 
 from gpudoctor.facts.kubernetes import pod_errors, situation
 from gpudoctor.facts.kubernetes.situation import PodSituation
+from gpudoctor.report import Evidence
 from tests import kubernetes_objects as k8s
 from tests.kubernetes_objects import Object
 
@@ -174,9 +175,12 @@ class TestLogs:
         said = [(line.previous, line.line.text) for line in found.lines_of("python-error")]
         assert said == [(True, "ValueError: old"), (False, "ValueError: new")]
         assert [line.line.kind for line in found.lines_of("gpu-oom", "shm")] == ["gpu-oom"]
-        assert found.lines[0].evidence.path == "line 1 (before the restart)"
-        assert found.lines[1].evidence.path == "line 2"
-        assert found.lines[1].evidence.object == "log team/train-0/main"
+        assert found.lines[0].evidence == Evidence(
+            "log team/train-0/main!previous:1", value="ValueError: old", note="before the restart"
+        )
+        assert found.lines[1].evidence == Evidence(
+            "log team/train-0/main:2", value="ValueError: new"
+        )
         assert found.has_log
         assert not read(k8s.pod("train-7"), name="train-7", logs=self.LOGS).has_log
 
@@ -238,6 +242,16 @@ class TestErrors:
         other = k8s.event(pod, "Scheduled", self.SANDBOX)
         assert self.errors(pod, normal, other) == []
 
+    def test_line_number_in_a_log_of_which_the_end_is_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pod_errors, "_MAX_LOG_LINES", 2)
+        logs = {"team/train-0/main": f"one\ntwo\nthree\n{self.LINE}\n"}
+        pod = k8s.pod(node="gpu-1", statuses=[k8s.container_status(ready=False)])
+        found = pod_errors.read(read(pod, logs=logs), logs)
+        assert found is not None
+        assert [evidence.object for _, evidence in found.errors] == ["log team/train-0/main:4"]
+
     def test_event_without_any_status(self) -> None:
         pod = k8s.pod(node="gpu-1")
         event = k8s.event(pod, "FailedCreatePodSandBox", self.SANDBOX, component="kubelet")
@@ -265,7 +279,7 @@ class TestErrors:
         assert found is not None
         assert [evidence.object for _, evidence in found.errors] == [
             "Pod/team/train-0",
-            "log team/train-0/main",
+            "log team/train-0/main:1",
         ]
 
     def test_status_message(self) -> None:

@@ -318,3 +318,32 @@ def test_versions() -> None:
     assert path_type(7, "2.26.2") == "PHB"
     assert path_type(8, "2.27.3") == "PHB"
     assert path_type(7, None) == "7"
+
+
+@pytest.mark.parametrize(
+    ("printed", "address"),
+    [
+        ("1b000", "0000:1b:00.0"),
+        ("1000", "0000:01:00.0"),
+        ("101d00", "0001:01:d0.0"),
+        ("901001", "0009:01:00.1"),
+    ],
+)
+def test_bus_ids_are_addresses(printed: str, address: str) -> None:
+    a = Rank("node-a", 0)
+    text = a.info(comm(a, 1) + "- Init START").replace("busId 1b000", f"busId {printed}")
+    channel = a.info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/3/GDRDMA")
+    (rail,) = read([text, channel]).rails
+    assert rail.bus == address
+
+
+def test_adapters_of_another_rank_are_not_its_own() -> None:
+    a = Rank("node-a", 0)
+    lines = [
+        *start([a]),
+        a.info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/3(2)/GDRDMA"),
+        a.info("Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1"),
+        a.info("Channel 02/0 : 1[0] -> 0[0] [receive] via NET/IB/1/GDRDMA"),
+    ]
+    (rail,) = read(lines).rails
+    assert (rail.nics, rail.own, rail.bare) == ((1, 3), (1,), (1,))

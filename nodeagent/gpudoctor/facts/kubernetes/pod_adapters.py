@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from gpudoctor.facts.kubernetes.model import Pod
-from gpudoctor.facts.kubernetes.situation import PREVIOUS
 from gpudoctor.facts.node.model import Hca, NodeFacts
+from gpudoctor.report import PREVIOUS
 
 # Each format of the tools that are read has one of these.
 _MARKS = ("CA '", "hca_id:", "Infiniband device '", " physical_state ")

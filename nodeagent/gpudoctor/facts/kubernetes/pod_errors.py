@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpudoctor.facts.kubernetes.components import troubles
-from gpudoctor.facts.kubernetes.situation import PREVIOUS, PodSituation
+from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.node.runtime_errors import ErrorLines, RecognisedError
-from gpudoctor.report import Evidence
+from gpudoctor.report import PREVIOUS, Evidence
 
 _LASTING = frozenset({"cgroup-device-access-lost", "driver-library-mismatch", "gpu-lost"})
 # What each message of a lasting error has in it.
@@ -77,9 +77,11 @@ def _errors(
         for _, error in recognise_all((evidence.value or "").splitlines()):
             yield error, evidence
     for key, well in telling:
-        for number, error in recognise_all(logs[key].splitlines()[-_MAX_LOG_LINES:]):
+        lines = logs[key].splitlines()
+        before = max(0, len(lines) - _MAX_LOG_LINES)
+        for number, error in recognise_all(lines[before:]):
             if not well or error.name in _LASTING:
-                yield error, Evidence(f"log {key}", f"line {number}", error.text)
+                yield error, Evidence.of_line(f"log {key}", before + number, error.text)
 
 
 def _telling_logs(situation: PodSituation, logs: dict[str, str]) -> Iterator[tuple[str, bool]]:

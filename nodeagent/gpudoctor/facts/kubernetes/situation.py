@@ -28,9 +28,8 @@ from gpudoctor.facts.kubernetes.pod_log import LogLine
 from gpudoctor.facts.kubernetes.quotas import ResourceQuota
 from gpudoctor.facts.kubernetes.scheduler_message import SchedulerMessage
 from gpudoctor.facts.nccl.model import NcclLog
-from gpudoctor.report import Evidence, Subject
+from gpudoctor.report import PREVIOUS, Evidence, Subject
 
-PREVIOUS = "!previous"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 
 
@@ -45,12 +44,9 @@ class PodLogLine(msgspec.Struct, frozen=True):
     @property
     def evidence(self) -> Evidence:
         """The line as evidence."""
-        run = " (before the restart)" if self.previous else ""
-        return Evidence(
-            f"log {self.pod.namespace}/{self.pod.name}/{self.container}",
-            f"line {self.line.number}{run}",
-            self.line.text,
-        )
+        suffix = PREVIOUS if self.previous else ""
+        key = f"{self.pod.namespace}/{self.pod.name}/{self.container}{suffix}"
+        return Evidence.of_line(f"log {key}", self.line.number, self.line.text)
 
 
 class SchedulingFailure(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ _CHANNEL = re.compile(
     rb"(?:Channel|Ring) \d+(?:/\d+)? ?: ?(\d+)(?:\[[^\]]*\])? -> (\d+)(?:\[[^\]]*\])?"
     rb"(?: \[(send|receive)\])? via (.+)"
 )
-_NET = re.compile(rb"NET/([^/]+)/(\d+)(?:\(\d+\))?(.*)")
+_NET = re.compile(rb"NET/([^/]+)/(\d+)(\(\d+\))?(.*)")
 _DIRECTIONS = {None: "", b"send": "send", b"receive": "receive"}
 _PER_PROCESS_LIMIT = 1 << 12
 _WAYS_LIMIT = 1 << 12
@@ -19,7 +19,7 @@ _WAYS_LIMIT = 1 << 12
 
 class _Way(NamedTuple):
     """What follows ` via `: the transport's number, and its name if it is no network's, else
-    network, NIC and whether it is GPUDirect RDMA.
+    network, NIC, whether it is GPUDirect RDMA, and whether another rank passes it on (PXN).
     """
 
     code: int
@@ -27,6 +27,7 @@ class _Way(NamedTuple):
     network: str
     nic: int
     gdr: bool
+    passed_on: bool
 
 
 class Channels:
@@ -49,6 +50,8 @@ class Channels:
             process.local.add(way.local)
         elif len(process.net) < _PER_PROCESS_LIMIT:
             process.use_net(way.network, way.nic, direction, way.gdr, self._place.line)
+            if not way.passed_on:
+                process.own_nics.add(way.nic)
         source, target = int(first[:9]), int(second[:9])
         if direction == "receive":
             process.connect(target, source, way.code)
@@ -59,12 +62,12 @@ class Channels:
         net = _NET.match(via)
         if net is None:
             name = via.decode("utf-8", "replace").strip()
-            way = _Way(self.transports.code(name), name, "", 0, gdr=False)
+            way = _Way(self.transports.code(name), name, "", 0, gdr=False, passed_on=False)
         else:
             network = net[1].decode("utf-8", "replace")
-            gdr = b"/G" in net[3]  # also where the line was cut inside /GDRDMA
+            gdr = b"/G" in net[4]  # also where the line was cut inside /GDRDMA
             code = self.transports.code(f"NET/{network}" + ("/GDRDMA" if gdr else ""))
-            way = _Way(code, "", network, int(net[2][:9]), gdr)
+            way = _Way(code, "", network, int(net[2][:9]), gdr, passed_on=net[3] is not None)
         if len(self._ways) >= _WAYS_LIMIT:
             self._ways.clear()
         self._ways[via] = way

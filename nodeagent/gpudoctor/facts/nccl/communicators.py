@@ -12,6 +12,7 @@ from gpudoctor.facts.nccl.model import Line
 from gpudoctor.facts.nccl.state import Comm, Members, Place, Process
 
 _COMM = re.compile(rb"comm (0x[0-9a-f]+|\(nil\)) rank (\d+) n[rR]anks (\d+)(.*)")
+_BUS = re.compile(rb"busId ([0-9a-f]{1,12})(?![0-9a-f])")
 _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(rb"(?:parent|splitCount|childCount|color|key) (?:0x)?[0-9a-f-]+")
 _PARENT = re.compile(rb"parent (0x[0-9a-f]+)")
@@ -19,8 +20,8 @@ _NNODES = re.compile(rb"nNodes (\d+)")
 _FORM = (
     rb"(?:\[Rank \d+\] )?(?:ncclComm\w+ )?"
     rb"comm (0x[0-9a-f]+) rank (\d{1,9}) n[rR]anks (\d{1,9}) "
-    rb"(?:nNodes (\d{1,9}) localRanks \d+ localRank \d+ MNNVL \d+"
-    rb"|cudaDev \d+ (?:nvmlDev \d+ )?busId [0-9a-f]+ "
+    rb"(?:nNodes (\d{1,9}) localRanks \d+ localRank \d+ MNNVL ([01])"
+    rb"|cudaDev \d+ (?:nvmlDev \d+ )?busId ([0-9a-f]{1,12}) "
     rb"(?:commId (0x[0-9a-f]+)"
     rb"|parent 0x[0-9a-f]+ (?:splitCount|childCount) \d+ color -?\d+ key -?\d+)"
     rb" ?- Init (?:(START)|COMPLETE))"
@@ -30,8 +31,8 @@ _USUAL_LINES = re.compile(rb"(?:([^ \n]+):\d+( \[\d+\]) NCCL INFO " + _FORM + rb
 
 
 Said = tuple[bytes, ...]
-"""Host and pid, device; pointer, rank, number of ranks; then number of nodes, or commId, and
-START if it begins. What is not said is empty.
+"""Host and pid, device; pointer, rank, number of ranks; then number of nodes and whether NVLink
+joins them, or bus, commId, and START if it begins. What is not said is empty.
 """
 
 
@@ -66,7 +67,7 @@ class Communicators:
 
     def read_usual(self, process: Process, said: Said) -> bool:
         """Read what a line of the usual form says; False leaves the line to `read`."""
-        _, _, pointer, rank, nranks, nodes, identity, start = said
+        _, _, pointer, rank, nranks, nodes, mnnvl, bus, identity, start = said
         if process.waited is not None:
             return False
         if start:
@@ -74,13 +75,15 @@ class Communicators:
                 return False
             comm = self._by_id.get(identity) or self._identified(identity, int(nranks))
             process.pointers[pointer] = comm.key
+            if process.bus is None:
+                process.bus = address(int(bus, 16))
             self._begin(process, comm, int(rank), int(nranks))
             return True
         key = process.pointers.get(pointer)
         if key is None:
             return False
         if nodes:
-            self.known[key].span(int(nodes))
+            self.known[key].span(int(nodes), mnnvl=mnnvl == b"1")
         else:
             self.known[key].complete(process.ranks[key], self._memberships)
         return True
@@ -94,6 +97,9 @@ class Communicators:
         rank, nranks = int(digits[:9]), int(size[:9])
         begins = rest.endswith(b"Init START")
         comm = self._of_line(process, pointer, rest, begins, nranks)
+        bus = _BUS.search(rest)
+        if bus is not None and process.bus is None:
+            process.bus = address(int(bus[1], 16))
         if begins:
             self._begin(process, comm, rank, nranks)
         else:
@@ -103,7 +109,7 @@ class Communicators:
                 comm.complete(rank, self._memberships)
                 self.starts_seen = True
             elif nodes := _NNODES.search(rest):
-                comm.span(int(nodes[1][:9]))
+                comm.span(int(nodes[1][:9]), mnnvl=rest.endswith(b"MNNVL 1"))
             elif b"Abort COMPLETE" in rest:
                 comm.aborted = True
         if process.waited is not None:
@@ -167,3 +173,9 @@ class Communicators:
 def _parent(rest: bytes) -> bytes:
     match = _PARENT.search(rest)
     return match[1] if match else b""
+
+
+def address(number: int) -> str:
+    """Turn a bus id as NCCL prints it (1b000, the digits of an address) into `0000:1b:00.0`."""
+    device, function = number >> 4 & 0xFF, number & 0xF
+    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{device:02x}.{function:x}"

@@ -118,6 +118,8 @@ class Communicator(msgspec.Struct, frozen=True):
     """Rank and the time it spent waiting for the others, where printed."""
     least_waited: Line | None = None
     """The line of the rank that waited least."""
+    mnnvl: bool = False
+    """Whether NVLink joins its hosts."""
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -150,9 +152,32 @@ class WorkStatus(msgspec.Struct, frozen=True):
     line: Line
 
 
+class FlightGap(msgspec.Struct, frozen=True):
+    """A collective that some ranks never joined, as PyTorch's flight recorders have it.
+
+    `missing` are ranks of the job; `sequence` counts the collectives of the group.
+    """
+
+    group: str
+    collective: str
+    sequence: int | None
+    missing: tuple[int, ...]
+    line: Line
+
+
+class StuckWatchdog(msgspec.Struct, frozen=True):
+    """A rank whose own watchdog did not move for `seconds`: it hangs in a call."""
+
+    rank: int
+    seconds: int | None
+    line: Line
+
+
 class Rail(msgspec.Struct, frozen=True):
     """Which adapters one rank uses: `local` counts the ranks of its host, `nics` are indices in
-    that host's list. Of the last run only.
+    that host's list, `own` those of them that it reaches itself and not through another rank
+    (PXN), `bare` those of `own` that it reaches without GPUDirect RDMA, in a direction at least.
+    `bus` is the PCI address of its GPU. Of the last run only.
     """
 
     host: str
@@ -160,6 +185,9 @@ class Rail(msgspec.Struct, frozen=True):
     rank: int
     nics: tuple[int, ...]
     line: Line
+    own: tuple[int, ...] = ()
+    bare: tuple[int, ...] = ()
+    bus: str | None = None
 
 
 class RasProcess(msgspec.Struct, frozen=True):
@@ -242,6 +270,8 @@ class NcclLog(msgspec.Struct, frozen=True, kw_only=True):
     work: tuple[WorkStatus, ...] = ()
     gave_up_first: tuple[int, Line] | None = None
     """The rank that made the others dump their flight recorders, as they name it."""
+    stuck: tuple[StuckWatchdog, ...] = ()
+    flight: tuple[FlightGap, ...] = ()
     ras_processes: tuple[RasProcess, ...] = ()
     ras_lags: tuple[RasLag, ...] = ()
     run_starts: tuple[tuple[int, Line], ...] = ()
@@ -251,6 +281,8 @@ class NcclLog(msgspec.Struct, frozen=True, kw_only=True):
     transports: tuple[str, ...] = ()
     grid: tuple[TransportRow, ...] = ()
     rdma_expected_by: tuple[str, ...] = ()
+    no_gdr_by_design: str = ""
+    """What says, outside the log, that these GPUs have no GPUDirect RDMA at all."""
     places: tuple[tuple[str, tuple[Subject, ...]], ...] = ()
     """Host, and the pod and node that it is, where known from outside the log."""
 

@@ -23,6 +23,7 @@ from gpudoctor.facts.nccl.state import Process
 from gpudoctor.facts.nccl.summary import summarise
 
 if TYPE_CHECKING:
+    from gpudoctor.facts.nccl import flight
     from gpudoctor.facts.nccl.sieve import Sieve
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -33,6 +34,8 @@ _TAIL_BYTES = 1 << 14
 _SIEVED = 1 << 16
 """Smaller pieces are not worth the sieve."""
 _SEEN_LIMIT = 1 << 11
+_FLIGHT = b"Not all ranks joining collective"
+"""With what the tool that reads flight records begins."""
 
 # The first eight bytes of messages that carry nothing for us and are printed often.
 _DULL = frozenset(
@@ -46,8 +49,16 @@ _DULL = frozenset(
 
 def _is_clean(text: bytes) -> bool:
     """Whether a message stands alone in its line, without anything around it."""
-    # A fold mark of Ray, a frame, a colour or a carriage return would stand at the end.
-    return text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text
+    # A fold mark of Ray, a frame, a colour or a carriage return would stand at the end, an entity
+    # of a web page for the arrow.
+    return (
+        text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text and b"&gt;" not in text
+    )
+
+
+def _begins_report(line: bytes) -> bool:
+    """Tell the line with which a report begins that is read line by line."""
+    return ras.begins(line) or (_FLIGHT in line and b" NCCL INFO " not in line)
 
 
 class Parser:
@@ -60,6 +71,7 @@ class Parser:
         self.book = messages.Book()
         self.work = watchdog.Watchdog()
         self.ras = ras.Reader()
+        self.flight: flight.Reader | None = None
         self.sources: list[str] = []
         self.lines = 0
         self.unfinished: Line | None = None
@@ -69,7 +81,7 @@ class Parser:
         self._wrapped = False
         self._again: set[int] = set()
         """Hashes of what the sieve has to let through again."""
-        self._report_is_read = False
+        self._reports_are_read = False
         self._rest = b""
         self._skipping = False
         self._number = 0
@@ -139,14 +151,16 @@ class Parser:
             from gpudoctor.facts.nccl.sieve import Sieve
         except ImportError:
             return None
-        return Sieve(_PIECE, _DULL)
+        return Sieve(_PIECE, (b"NCCL", _FLIGHT), _DULL)
 
     def _read(self, data: bytes, start: int, stop: int) -> None:
         """Read the whole lines between these places, the newline of the last included."""
-        self._report_is_read = False
-        if self.ras.is_open:
-            self._read_ras(data[start:stop])
+        self._reports_are_read = False
+        if self._is_in_report():
+            self._read_reports(data[start:stop])
         if data.find(b"NCCL", start, stop) < 0:
+            if data.find(_FLIGHT, start, stop) >= 0:
+                self._read_reports(data[start:stop])
             count = data.count(b"\n", start, stop)
         elif stop - start > _SIEVED and not self._wrapped and self._sieve is not None:
             count = self._read_sieved(self._sieve, data, start, stop)
@@ -157,16 +171,30 @@ class Parser:
         tail = data[max(start, stop - _TAIL_BYTES) : stop]
         self._tail = (self._tail + tail)[-_TAIL_BYTES:]
 
-    def _read_ras(self, piece: bytes) -> None:
-        """Read the parts of a piece that are reports of `ncclras`: few of their lines name NCCL."""
-        if self._report_is_read:
+    def _is_in_report(self) -> bool:
+        return self.ras.is_open or (self.flight is not None and self.flight.is_open)
+
+    def _read_reports(self, piece: bytes) -> None:
+        """Read the parts of a piece that are reports of `ncclras` or of the tool that reads flight
+        records: few of their lines name NCCL.
+        """
+        if self._reports_are_read:
             return
-        self._report_is_read = True
+        self._reports_are_read = True
         for number, line in enumerate(piece.split(b"\n")[:-1], self._number + 1):
-            if self.ras.is_open or ras.begins(line):
+            if self._is_in_report() or _begins_report(line):
                 text = plain(line)
                 self._at(self._source, number, text)
-                self.ras.read(text, self._line())
+                if self.ras.is_open or ras.begins(line):
+                    self.ras.read(text, self._line())
+                if self.flight is None and _FLIGHT in line:
+                    from gpudoctor.facts.nccl.flight import (
+                        Reader,
+                    )  # imported late: few logs have it
+
+                    self.flight = Reader()
+                if self.flight is not None:
+                    self.flight.read(text, self._line())
 
     def _read_sieved(self, sieve: Sieve, data: bytes, start: int, stop: int) -> int:
         """Read what the sieve lets through of a part; return how many lines that has."""
@@ -184,8 +212,8 @@ class Parser:
             if not its_hash:
                 text, said = next(others)
                 if not (said[0] and self._is_read(first + line, text, said)):
-                    if ras.BEGIN in text and ras.begins(text):
-                        self._read_ras(data[start:stop])
+                    if _begins_report(text):
+                        self._read_reports(data[start:stop])
                     self._take(first + line, text)
             else:
                 process = self._take(first + line, data[start + begin : start + end])
@@ -266,8 +294,8 @@ class Parser:
 
     def _read_lines(self, piece: bytes) -> int:
         """Read all lines of a piece one by one; return how many."""
-        if ras.BEGIN in piece:
-            self._read_ras(piece)
+        if ras.BEGIN in piece or _FLIGHT in piece:
+            self._read_reports(piece)
         lines = piece.split(b"\n")[:-1]
         if self._wrapped:
             lines = [plain(line) for line in lines]

@@ -47,6 +47,9 @@ def plain(line: bytes) -> bytes:
     line = line.strip(b" \t\r\n")
     if line.startswith(b'{"'):
         line = _unwrap(line)
+    if b"&gt;" in line or b"&lt;" in line:
+        # Pasted from a page or a mail.
+        line = line.replace(b"&gt;", b">").replace(b"&lt;", b"<").replace(b"&amp;", b"&")
     return line.removeprefix(_FRAME).removesuffix(_FRAME).strip(b" \t\r")
 
 

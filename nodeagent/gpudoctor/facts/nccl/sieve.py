@@ -74,11 +74,12 @@ class Sifted:
 class Sieve:
     """Remembers the hashes of what was read; the memory is fixed, and forgets at worst.
 
-    Takes pieces of up to `most` bytes. `dull` are the first eight bytes of messages that carry
-    nothing.
+    Takes pieces of up to `most` bytes. A line without NCCL's mark is read if it holds one of the
+    `words`. `dull` are the first eight bytes of messages that carry nothing.
     """
 
-    def __init__(self, most: int, dull: Iterable[bytes]) -> None:
+    def __init__(self, most: int, words: Iterable[bytes], dull: Iterable[bytes]) -> None:
+        self._words = tuple(words)
         self._dull = np.array(sorted(word(text) for text in dull), np.uint64)
         self._table = np.zeros(1 << _TABLE_BITS, np.uint64)
         self._spare = np.zeros(1 << _SPARE_BITS, np.uint64)
@@ -122,7 +123,7 @@ class Sieve:
         is_kept = np.ones(len(ends), bool)
         is_kept[marked.lines] = False
         unmarked = np.flatnonzero(is_kept)
-        is_kept[unmarked] = hold(text, starts.take(unmarked), ends.take(unmarked), b"NCCL")
+        is_kept[unmarked] = hold(text, starts.take(unmarked), ends.take(unmarked), *self._words)
         is_kept[marked.lines[_first_of_each(marked.hashes, self._unknown(marked.hashes))]] = True
         is_kept[self._dull_lines(text, ends, marked)] = False
         hashes = np.zeros(len(ends), np.uint64)

@@ -46,6 +46,10 @@ class Process:
         self.pointers: dict[bytes, str] = {}
         self.ranks: dict[str, int] = {}
         """Communicator -> this process's rank in it."""
+        self.bus: str | None = None
+        """The PCI address of its GPU."""
+        self.own_nics: set[int] = set()
+        """The adapters that it uses itself, not through another rank (PXN)."""
         self.failed: Line | None = None
         self.run = 0
         """How many times the job had begun before on this host, as far as is known."""
@@ -103,6 +107,8 @@ class Process:
             self.networks[name] = self.networks.pop(name, line)
         self.net = {**later.net, **self.net} if later.net else self.net
         self.local |= later.local
+        self.own_nics |= later.own_nics
+        self.bus = self.bus or later.bus
         self.rows |= later.rows
         self.ranks |= later.ranks
 
@@ -135,8 +141,8 @@ class Comm:
     """One communicator, by its commId, or by what older versions print instead."""
 
     __slots__ = (
-        "aborted", "completed", "is_shared", "key", "least_waited", "line", "nnodes", "nranks",
-        "started", "waited",
+        "aborted", "completed", "is_shared", "key", "least_waited", "line", "mnnvl", "nnodes",
+        "nranks", "started", "waited",
     )  # fmt: skip
 
     def __init__(self, key: str, nranks: int, line: Line) -> None:
@@ -144,6 +150,8 @@ class Comm:
         self.nranks = nranks
         self.line = line
         self.nnodes: int | None = None
+        self.mnnvl = False
+        """Whether NVLink joins its hosts."""
         self.started: dict[int, str] = {}
         """Rank -> host."""
         self.completed: set[int] = set()
@@ -180,12 +188,13 @@ class Comm:
         self.started, self.completed = dict(self.started), set(self.completed)
         self.is_shared = False
 
-    def span(self, nnodes: int) -> None:
-        """Note how many nodes it spans. Where several communicators cannot be told apart, the
-        widest counts, whoever speaks first.
+    def span(self, nnodes: int, *, mnnvl: bool) -> None:
+        """Note how many nodes it spans, and whether NVLink joins them. Where several communicators
+        cannot be told apart, the widest counts, whoever speaks first.
         """
         if self.nnodes is None or nnodes > self.nnodes:
             self.nnodes = nnodes
+        self.mnnvl = self.mnnvl or mnnvl
 
     def wait(self, rank: int, seconds: float, line: Line) -> None:
         """Note how long a rank waited for the others at the start, as it said first."""

@@ -45,7 +45,7 @@ def summarise(parser: Parser) -> NcclLog:
         subject=Subject("NcclLog", name or "log"),
         sources=tuple(parser.sources),
         lines=parser.lines,
-        network=_network(book.processes, multi_node),
+        network=_network(book.processes, multi_node, any(c.mnnvl for c in book.comms.values())),
         gdr=_gdr(net),
         ranks=largest.nranks if largest else len(book.processes),
         nodes=len({process.host for process in book.processes}),
@@ -76,6 +76,8 @@ def summarise(parser: Parser) -> NcclLog:
         failed=tuple((p.host, p.failed) for p in book.processes if p.failed is not None)[:_KEPT],
         work=parser.work.found(),
         gave_up_first=parser.work.gave_up_first,
+        stuck=parser.work.stuck(),
+        flight=tuple(parser.flight.gaps()) if parser.flight is not None else (),
         ras_processes=tuple(parser.ras.processes()),
         ras_lags=tuple(parser.ras.lags()),
         run_starts=tuple((run, line) for (_, run), line in book.communicators.run_starts.items()),
@@ -129,18 +131,22 @@ def _rails(processes: Iterable[Process], largest: Comm | None) -> tuple[Rail, ..
             rank,
             tuple(sorted({nic for _, nic, _, _ in p.net})),
             next(iter(p.net.values())),
+            own=tuple(sorted(p.own_nics)),
+            bare=tuple(sorted({nic for _, nic, _, gdr in p.net if not gdr} & p.own_nics)),
+            bus=p.bus,
         )
         for host, members in sorted(by_host.items())
         for local, (rank, p) in enumerate(sorted(members.items()))
     )
 
 
-def _network(processes: Iterable[Process], multi_node: bool | None) -> str:
+def _network(processes: Iterable[Process], multi_node: bool | None, mnnvl: bool) -> str:
+    """The network in use, or chosen where nothing is connected yet and NVLink joins no hosts."""
     names: set[str] = set()
     for process in processes:
         if process.net:
             names |= {network for network, _, _, _ in process.net}
-        elif multi_node and process.networks and not process.local:
+        elif multi_node and process.networks and not process.local and not mnnvl:
             names.add(list(process.networks)[-1])
     if not names:
         return "none"
@@ -217,6 +223,7 @@ def _communicators(comms: Iterable[Comm]) -> tuple[Communicator, ...]:
             line=comm.line,
             bootstrap_seconds=tuple(sorted(comm.waited.items())),
             least_waited=comm.least_waited[1] if comm.least_waited else None,
+            mnnvl=comm.mnnvl,
         )
         for comm in comms
     )

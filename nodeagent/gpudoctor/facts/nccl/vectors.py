@@ -87,11 +87,13 @@ def last_in(words: Array, char: str) -> Array:
     return places
 
 
-def hold(text: Array, starts: Array, ends: Array, word: bytes) -> Array:
-    """Which of these parts of the text hold the word, or are too long to be searched here."""
+def hold(text: Array, starts: Array, ends: Array, *words: bytes) -> Array:
+    """Which of these parts of the text hold one of the words, or are too long to be searched
+    here.
+    """
     lengths = ends - starts
-    holding = lengths >= len(word)
-    least = len(word)
+    least = min(len(word) for word in words)
+    holding = lengths >= least
     for most in _SEARCHED:
         rows = np.flatnonzero((lengths >= least) & (lengths < most) & (starts <= len(text) - most))
         least = most
@@ -100,7 +102,9 @@ def hold(text: Array, starts: Array, ends: Array, word: bytes) -> Array:
         part = windows(text, most)[starts.take(rows)].view(np.uint8).reshape(-1, most)
         part *= _UNTIL[most].take(lengths.take(rows), axis=0)
         holding[rows] = False
-        holding[rows[_rows_with(word, part.tobytes(), most)]] = True
+        searched = part.tobytes()
+        for word in words:
+            holding[rows[_rows_with(word, searched, most)]] = True
     return holding
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpudoctor.facts.nccl.model import Line, WorkStatus
+from gpudoctor.facts.nccl.model import Line, StuckWatchdog, WorkStatus
 
 _TIMEOUT = re.compile(
     rb"Rank (?P<rank>\d+)\].*?collective operation timeout: WorkNCCL\("
@@ -19,11 +19,14 @@ _RANK = re.compile(rb"\bRank (?P<rank>\d+)\]")
 _GROUP = re.compile(rb"PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>\S+))?")
 _SIGNAL = re.compile(rb"dump signal due to a collective timeout from +rank (?P<rank>\d{1,9})")
 _PREFIX_RANK = re.compile(rb"\[rank(?P<rank>\d+)\]")
+_STUCK = re.compile(rb"watchdog got stuck for (?P<seconds>\d{1,9}) seconds")
+_HEARTBEAT = b"Heartbeat monitor timed out"
 _GAVE_UP = re.compile(
     rb"(?i)timed ?out|wait timeout|timeout after|DistStoreError|SIGTERM|Terminated|exitcode"
 )
 _GAVE_UP_WORDS = (b"timed", b"timeout", b"diststoreerror", b"sigterm", b"terminated", b"exitcode")
 _GROUPS_LIMIT = 1 << 14
+_DIGITS = 9
 
 
 def gave_up(line: bytes) -> bool:
@@ -42,6 +45,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], WorkStatus] = {}
+        self._stuck: dict[int, StuckWatchdog] = {}
         self.gave_up_first: tuple[int, Line] | None = None
         """The rank whose timeout made the others dump their flight recorders."""
 
@@ -71,6 +75,24 @@ class Watchdog:
                     completed=int(status["completed"]),
                     at_work=int(at_work["seq"]) if at_work else None,
                 )
+        elif b"watchdog got stuck" in line or _HEARTBEAT in line:
+            self._note_stuck(line, evidence)
+
+    def _note_stuck(self, line: bytes, evidence: Line) -> None:
+        """A process whose watchdog thread does not move: by its rank in the job, where told."""
+        rank = _PREFIX_RANK.search(line) or _RANK.search(line)
+        stuck = _STUCK.search(line)
+        if rank is None or len(rank["rank"]) > _DIGITS or len(self._stuck) >= _GROUPS_LIMIT:
+            return
+        number = int(rank["rank"])
+        old = self._stuck.get(number)
+        if old is None or (stuck is not None and old.seconds is None):
+            seconds = int(stuck["seconds"]) if stuck else None
+            self._stuck[number] = StuckWatchdog(number, seconds, evidence)
+
+    def stuck(self) -> tuple[StuckWatchdog, ...]:
+        """The ranks whose own watchdog hangs."""
+        return tuple(found for _, found in sorted(self._stuck.items()))
 
     def _note(
         self,
