@@ -29,9 +29,11 @@ def read(text: TextInput) -> Reading:
 
 
 def read_all(texts: Iterable[TextInput]) -> Reading:
-    """Read the logs of one job: all ranks in one file, one file a rank, or anything between."""
+    """Read the logs of one job, one after the other: all ranks in one file, one file a rank, or
+    anything between.
+    """
     parser = Parser()
-    for text in sorted(texts, key=lambda text: text.name):
+    for text in texts:
         parser.open(text.name)
         for chunk in chunks(text):
             parser.feed(chunk)
@@ -79,7 +81,7 @@ def _renewed(text: TextInput, parser: Parser) -> bool:
 
 def chunks(text: TextInput) -> Iterator[bytes]:
     """Yield the input piece by piece; InputError when it cannot be read on."""
-    while chunk := text.read_some(_CHUNK):
+    while chunk := text.read_block(_CHUNK):
         yield chunk
 
 
