@@ -6,7 +6,8 @@ as it is, unless the cluster's nfd-master denies the namespace (`-deny-label-ns`
 gets `feature.node.kubernetes.io/`. After `+expiry-time` (RFC 3339) the lines below count no more,
 and NFD takes the labels off: so a dead agent's labels go, even with no controller. A file over
 64 KiB is not read.
-Source: kubernetes-sigs/node-feature-discovery, customization guide and source/local.
+Source: kubernetes-sigs/node-feature-discovery, customization guide and source/local; worker and
+master of v0.18.2 put the labels of such a file on a node and take them off once it has expired.
 """
 
 from __future__ import annotations
