@@ -35,7 +35,8 @@ class Kubelet:
     """Asks for the pod resources where the node's containers are others than at the last asking.
 
     The kubelet gives devices and CPUs to a container once, when it starts; gRPC in a child of its
-    own takes a third of a round's processor time. Each new child of rounds asks anew.
+    own takes about as much processor time as the rest of a round. Each new child of rounds asks
+    anew.
     """
 
     def __init__(self) -> None:
@@ -73,12 +74,12 @@ def main() -> None:
             answer = Answer(report=report, last=number >= ROUNDS and not live.stuck)
         except Exception as error:  # noqa: BLE001 - the parent says it; it must not end the agent
             answer = Answer(failure=f"{type(error).__name__}: {error}", last=True)
-        if live is not None:
-            live.close()
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         sys.stdout.buffer.flush()
         if answer.last:
-            return
+            break
+    if live is not None:
+        live.close()
 
 
 def _read(live: LiveHost, order: Order, objects: bytes, kubelet: Kubelet) -> Reading:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import os
 import sys
-import zlib
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -152,6 +150,16 @@ class TextInput:
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
 
+    def read_block(self, size: int) -> bytes:
+        """Read `size` bytes, fewer only at the end, b"" there; waits for them on a pipe.
+
+        A compressed input that is cut short ends where it was cut.
+        """
+        try:
+            return self._stream.read(size)
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+
     def is_replaced(self) -> bool:
         """Tell whether its path leads to another file now, or the file was cut below what was
         read: a log that was rotated. False while there is none, and for what is no file.
@@ -181,6 +189,9 @@ def _unpacked(plain: io.BufferedReader[Any]) -> _Unpacked | None:
     """The decompressed stream of gzip or zstd, None for plain text."""
     magic = plain.peek(len(_ZSTD_MAGIC))
     if magic.startswith(_GZIP_MAGIC):
+        import gzip  # imported late: as few are packed
+        import zlib
+
         return _Unpacked(gzip.GzipFile(fileobj=plain), zlib.error)
     if magic.startswith(_ZSTD_MAGIC):
         from backports.zstd import ZstdError, ZstdFile  # imported late: few inputs need it
