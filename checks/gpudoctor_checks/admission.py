@@ -157,7 +157,7 @@ def stale_accounting(situation: PodSituation) -> Iterator[Result]:
 def out_of_plain_resource(situation: PodSituation) -> Iterator[Result]:
     """The kubelet has too little CPU, memory or slots for the pod: it was placed without a look."""
     pod = situation.pod
-    out_of = _OUT_OF.search(pod.message) if pod.reason.startswith("OutOf") else None
+    out_of = re.search(_OUT_OF, pod.message) if pod.reason.startswith("OutOf") else None
     if not _is_refused(pod) or out_of is None or "/" in out_of["resource"]:
         return
     resource = out_of["resource"]

@@ -32,10 +32,9 @@ _NAMESPACE_FULL = re.compile(
 _RESOURCE_IN_MAP = re.compile(r"map\[(?P<resource>[\w./-]+):")
 _KAI_QUOTA = re.compile(r"over ?(?:quota|limit)|quota has reached|quota is \d", re.I)
 # KAI, when some members fit and not all; it calls GPUs by that word, others by their key.
-_KAI_GANG = re.compile(
-    r"Resources were found for \d+ pods while \d+ are required for gang scheduling"
-    r".*didn't have enough (?:resources|of mig profile): (?P<resource>[^\s,]+)",
-    re.S,
+_KAI_GANG = (
+    r"(?s)Resources were found for \d+ pods while \d+ are required for gang scheduling"
+    r".*didn't have enough (?:resources|of mig profile): (?P<resource>[^\s,]+)"
 )
 _TOO_FEW = ("NotEnoughTasks", "NotEnoughPods", "NotEnoughPodsOfTask")
 _CLOSED = ("Closed", "Closing")
@@ -332,8 +331,8 @@ def _lacking(
         if told or waits:
             return lacking, Certainty.CERTAIN
         return None, Certainty.LIKELY
-    kai = _KAI_GANG.search(said or "") or _KAI_GANG.search(
-        gang.condition.message if gang.condition else ""
+    kai = re.search(_KAI_GANG, said or "") or re.search(
+        _KAI_GANG, gang.condition.message if gang.condition else ""
     )
     if kai is not None:
         named = kai["resource"].rstrip(".,")

@@ -20,18 +20,17 @@ _CONFIG_REASON = "CreateContainerConfigError"
 _NO_CLAIM = "FailedResourceClaimCreation"
 _VOLUME_REASONS = ("FailedAttachVolume", "FailedMount", "FailedMapVolume")
 # The kubelet's summary of a wait: what it waits for stands in an earlier event.
-_WAITED = re.compile(r"timed out waiting for the condition|context deadline exceeded$")
-_MISSING_OBJECT = re.compile(
-    r"\b(?P<kind>secret|configmap|serviceaccount)s? \"(?P<name>[^\"]+)\" not found"
-    r"|object \"(?P<path>[^\"]+)\"/\"(?P<named>[^\"]+)\" not registered",
-    re.IGNORECASE,
+# Patterns as text: re compiles, once, what there is a message for.
+_WAITED = r"timed out waiting for the condition|context deadline exceeded$"
+_MISSING_OBJECT = (
+    r"(?i)\b(?P<kind>secret|configmap|serviceaccount)s? \"(?P<name>[^\"]+)\" not found"
+    r"|object \"(?P<path>[^\"]+)\"/\"(?P<named>[^\"]+)\" not registered"
 )
-_DENIED = re.compile(
-    r"(?:admission webhook|ValidatingAdmissionPolicy) [\"'](?P<by>[^\"']+)[\"'].*?denied"
+_DENIED = (
+    r"(?s)(?:admission webhook|ValidatingAdmissionPolicy) [\"'](?P<by>[^\"']+)[\"'].*?denied"
     r"(?: the)? request"
     r"|(?:violates PodSecurity) \"(?P<level>[^\"]+)\""
-    r"|failed calling webhook \"(?P<broken>[^\"]+)\"",
-    re.DOTALL,
+    r"|failed calling webhook \"(?P<broken>[^\"]+)\""
 )
 _SHOWN_CHARS = 160
 
@@ -86,9 +85,9 @@ def volume_mount_failing(situation: PodSituation) -> Iterator[Result]:
     over = [e for e in situation.events if e.reason in ("Pulling", "Pulled", "Created", "Started")]
     if not said or (over and over[-1].seen and said[-1].seen and over[-1].seen >= said[-1].seen):
         return
-    telling = [event for event in said if not _WAITED.search(event.message)] or list(said)
+    telling = [event for event in said if not re.search(_WAITED, event.message)] or list(said)
     cause = telling[-1]
-    missing = _MISSING_OBJECT.search(cause.message)
+    missing = re.search(_MISSING_OBJECT, cause.message)
     name = "pod-config-error" if missing else "volume-mount-failing"
     what = "names an object that is not there" if missing else "is not attached or mounted"
     claims = [v for v in pod.volumes if v.claim]
@@ -132,7 +131,7 @@ def _denials(
 ) -> Iterator[Result]:
     made = [e for e in events if e.reason.startswith("SuccessfulCreate")]
     for event in reversed(events):
-        match = _DENIED.search(event.message) if event.reason.startswith("Failed") else None
+        match = re.search(_DENIED, event.message) if event.reason.startswith("Failed") else None
         if match is None:
             continue
         if made and made[-1].seen and event.seen and made[-1].seen > event.seen:

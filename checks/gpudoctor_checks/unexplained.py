@@ -26,10 +26,9 @@ _SHOWN = 3
 _OTHERWISE = ("OOMKilled", "ContainerStatusUnknown")
 _SENT_SIGNALS = {137: "SIGKILL", 143: "SIGTERM"}
 # runc and crun, when the image does not have what the container is to run, or not executable.
-_OWN_COMMAND = re.compile(
-    r"(?:exec:? |executable file )[`'\"]?[^`'\"]+[`'\"]?:? .*"
-    r"(?:not found|no such file or directory|permission denied)",
-    re.IGNORECASE | re.DOTALL,
+_OWN_COMMAND = (
+    r"(?is)(?:exec:? |executable file )[`'\"]?[^`'\"]+[`'\"]?:? .*"
+    r"(?:not found|no such file or directory|permission denied)"
 )
 _ARCH = "kubernetes.io/arch"
 
@@ -52,7 +51,7 @@ def unexplained(case: Unexplained) -> Iterator[Result]:
     ends = [
         (status, end, field)
         for status, end, field in (*ended(situation), *_ends_well_for_ever(situation))
-        if (end.exit_code != _NOT_RUN or _OWN_COMMAND.search(end.message))
+        if (end.exit_code != _NOT_RUN or re.search(_OWN_COMMAND, end.message))
         and end.reason not in _OTHERWISE
     ]
     if ends and _is_killed(situation, ends[0][1]):

@@ -26,13 +26,13 @@ from gpudoctor.facts.kubernetes.model import (
 
 CORDON_TAINT = "node.kubernetes.io/unschedulable"
 # What the node controller sets, and what keeps pods off until an agent of the node is up.
-_CONDITION_TAINT = re.compile(
+_CONDITION_TAINT = (
     r"node\.kubernetes\.io/.*|.*/(?:agent|node)-not-ready|karpenter\.sh/unregistered"
     r"|node\.cloudprovider\.kubernetes\.io/(?:uninitialized|shutdown)"
     r"|(?:startup|ignore)-taint\.cluster-autoscaler\.kubernetes\.io/.*"
 )
 # What autoscalers and termination handlers set on a node that is about to go.
-_LEAVING_TAINT = re.compile(
+_LEAVING_TAINT = (
     r"karpenter\.sh/disrupt(?:ed|ion)|ToBeDeletedByClusterAutoscaler"
     r"|cloud\.google\.com/impending-node-termination|aws-node-termination-handler/.*"
 )
@@ -163,8 +163,8 @@ def fit(pod: Pod, node: Node, occupants: Iterable[Occupant]) -> NodeFit:
     )
     held = tuple(occupants)
     free = free_capacity(node, held)
-    leaving = tuple(t for t in open_taints if _LEAVING_TAINT.fullmatch(t.key))
-    of_node = tuple(t for t in open_taints if _CONDITION_TAINT.fullmatch(t.key))
+    leaving = tuple(t for t in open_taints if re.fullmatch(_LEAVING_TAINT, t.key))
+    of_node = tuple(t for t in open_taints if re.fullmatch(_CONDITION_TAINT, t.key))
     return NodeFit(
         node=node,
         cordoned=bool(leaving) or (node.unschedulable and not tolerates_cordon),
