@@ -300,8 +300,10 @@ def groups(pod: PodView) -> Iterator[Step]:
         yield Get(kinds.VOLCANO_POD_GROUP, volcano, namespace)
         fields = f"involvedObject.kind=PodGroup,involvedObject.name={volcano}"
         yield List(kinds.EVENT, namespace, fields=fields, settles=False)
-        queue = next((labels[name] for name in _VOLCANO_QUEUE if name in labels), "default")
-        yield Get(kinds.VOLCANO_QUEUE, queue)
+        named = (labels.get(name) or pod.metadata.annotation(name) for name in _VOLCANO_QUEUE)
+        queue = next((queue for queue in named if queue), None)
+        # The PodGroup alone may name it: then all are read, which are few.
+        yield Get(kinds.VOLCANO_QUEUE, queue) if queue else List(kinds.VOLCANO_QUEUE)
     if pod.spec.scheduling_group and pod.spec.scheduling_group.pod_group_name:
         yield Get(kinds.NATIVE_POD_GROUP, pod.spec.scheduling_group.pod_group_name, namespace)
     if pod.spec.workload_ref and pod.spec.workload_ref.name:
