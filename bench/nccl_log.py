@@ -22,6 +22,7 @@ waiting; no quiet run of this state yet). The state before was measured in turns
 256 MiB, processor    0.22 s    3.4 s = 15.6x (start-up and the first lines of 1,024 processes)
 a MiB, steady state   0.87 ms   6.6 ms = 7.6x                        9.2 ms = 10.3x
 1,024 files, 256 KiB  0.26 s    4.5 s = 17.3x, peak 66 MiB           1,024 of 1 MiB: 71 s
+a MiB, instructions   4.2 M     20.8 M = 5.0x (callgrind, 64 ranks)  28.5 M = 6.8x
 follow                          0.00 to 0.21 s
 
 Both cores for one file: the sieve in a thread of its own, a piece ahead, took 22 to 85 % more wall
