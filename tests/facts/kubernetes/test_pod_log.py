@@ -19,7 +19,7 @@ LINES = [
     ("gpu-oom", "NCCL WARN Cuda failure 2 'out of memory'"),
     ("gpu-oom", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 bytes"),
     ("gpu-oom", "ValueError: No available memory for the cache blocks."),
-    ("gpu-oom", "(32.00 GiB KV cache is needed, which is larger than the available KV cache memory"),
+    ("gpu-oom", "16 GiB KV cache is needed, which is larger than the available KV cache memory"),
     ("exec-format", "exec /opt/nvidia/nvidia_entrypoint.sh: exec format error"),
     ("exec-format", "standard_init_linux.go:228: exec user process caused: exec format error"),
     ("plugin-start", "Failed to start plugin: error waiting for MPS daemon"),
