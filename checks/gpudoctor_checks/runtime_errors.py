@@ -73,7 +73,8 @@ _MEANINGS = {
         "The pod's RuntimeClass names a handler that the container runtime does not have."
     ),
     "cdi-device-not-in-spec": _Meaning(
-        "The runtime was asked for a CDI device by a name that no CDI spec on the node has."
+        "The runtime was asked for a CDI device by a name that no CDI spec on the node has, or the"
+        " spec names a device node that has gone since it was written."
     ),
     "toolkit-not-installed": _Meaning(
         "The container engine has no NVIDIA hook: the toolkit is absent or not configured."
