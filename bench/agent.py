@@ -30,7 +30,7 @@ from tests import kubelet
 from tests.agent import running
 from tests.agent.small_cluster import NODE, SmallCluster
 from tests.kubernetes_objects import container, node, pod
-from tests.machines import on_disk
+from tests.machines import gpu_uuid, on_disk
 
 PERIOD_S = 60.0
 BUDGET_SHARE, BUDGET_PEAK_MIB, BUDGET_PARENT_MIB = 0.01, 128, 45
@@ -91,8 +91,10 @@ def lay_out(root: Path) -> None:
         tree[f"{inside}/null"] = ""
         if number < GPU_PODS:
             tree[f"{inside}/nvidia{number}"] = ""
-    for number in range(KERNEL_THREADS):
-        tree[f"/proc/{10_000 + number}/cgroup"] = "0::/\n"
+    threads = range(10_000, 10_000 + KERNEL_THREADS)
+    tree |= {f"/proc/{pid}/cgroup": "0::/\n" for pid in (2, *threads)}
+    tree["/proc/2/stat"] = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 1 0 0 20 0 1 0 14\n"
+    tree["/proc/2/task/2/children"] = " ".join(map(str, threads))
     on_disk(tree, root)
 
 
@@ -118,7 +120,9 @@ def cluster() -> SmallCluster:
 
 def measure(minutes: float, period_s: float) -> None:
     """Run the agent for so long and print its figures."""
-    listed = [kubelet.pod(f"work-{i}", namespace="team", gpu=[f"GPU-{i}"]) for i in range(GPU_PODS)]
+    listed = [
+        kubelet.pod(f"work-{i}", namespace="team", gpu=[gpu_uuid(i)]) for i in range(GPU_PODS)
+    ]
     listed += [kubelet.pod(f"work-{i}", namespace="team") for i in range(GPU_PODS, CONTAINERS)]
     answer = kubelet.encode({"podResources": listed})
     # A short path: a unix socket's may have 107 bytes.

@@ -23,7 +23,7 @@ from gpudoctor.readings import host as hosts
 from gpudoctor.sources.bundle import Bundle, HostRecording
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorder import Recorder
-from tests.machines import on_disk, whole_machine
+from tests.machines import gpu_uuid, on_disk, whole_machine
 
 ROUNDS = 7
 BUDGET_S = 2.0
@@ -31,6 +31,15 @@ ROCE_CARDS = 2
 GIDS = 256
 CONTAINERS = 60
 FIRST_PID = 1000
+_LIMITS = "Max locked memory         8388608              8388608              bytes\n"
+_STATUS = "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80425fb\nCapBnd:\t00000000a80425fb\n" + "".join(
+    f"Field{number}:\t{number}\n" for number in range(50)
+)
+_MOUNTS = "".join(
+    f"{300 + number} 299 0:{number} / /mount/{number} rw,nosuid,nodev,noexec,relatime - tmpfs tmpfs"
+    " rw,size=65536k\n"
+    for number in range(40)
+)
 PROCESSES = 8
 """A container's: the first is the one that counts, all are looked at."""
 
@@ -78,8 +87,28 @@ def _processes() -> dict[str, Any]:
                 f"/proc/{pid}/cgroup": cgroup,
                 f"/proc/{pid}/maps": "",
                 f"/proc/{pid}/environ": "",
+                f"/proc/{pid}/limits": _LIMITS,
+                f"/proc/{pid}/status": _STATUS,
+                f"/proc/{pid}/uid_map": "         0          0 4294967295\n",
+                f"/proc/{pid}/mountinfo": _MOUNTS,
             }
     return tree
+
+
+def _driver(tree: dict[str, Any]) -> dict[str, Any]:
+    """What the driver tells of each GPU, by address as it numbers them."""
+    gpus = sorted(path for path in tree if path.endswith("/vendor") and "10de" in tree[path])
+    found: dict[str, Any] = {
+        "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
+        "  580.126.09  Release Build\n",
+        "/sys/module/nvidia/version": "580.126.09\n",
+    }
+    for number, path in enumerate(gpus):
+        found[f"/proc/driver/nvidia/gpus/{path.split('/')[-2]}/information"] = (
+            f"Model: \t\t NVIDIA H100 80GB HBM3\nGPU UUID: \t {gpu_uuid(number)}\n"
+            f"Device Minor: \t {number}\n"
+        )
+    return found
 
 
 def machine() -> dict[str, Any]:
@@ -87,7 +116,7 @@ def machine() -> dict[str, Any]:
     tree = whole_machine()
     for number in range(ROCE_CARDS):
         tree |= _roce_card(number)
-    return tree | _counters(tree) | _processes()
+    return tree | _counters(tree) | _processes() | _driver(tree)
 
 
 def _measured(command: list[str]) -> tuple[float, float]:

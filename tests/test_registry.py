@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,52 @@ def test_a_missing_index_says_which_package(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(catalogue.CatalogueError, match="bare_runbooks"):
         catalogue.Catalogue().load("bare_runbooks")
+
+
+def start(code: str, *path: Path) -> None:
+    """Run code in a process of its own, with these places where modules are looked for."""
+    before = "".join(f"sys.path.append({str(place)!r});" for place in path)
+    code = f"import sys; {before} from gpudoctor import registry; loaded = registry.load(); {code}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+READS_ALL = "assert 'importlib.metadata' in sys.modules, sorted(sys.modules)"
+
+
+def test_where_no_other_distribution_names_checks_no_metadata_is_read(tmp_path: Path) -> None:
+    info = tmp_path / "other-1.0.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text("[console_scripts]\nx = gpudoctor_other:main\n")
+    (tmp_path / "bare-1.0.dist-info").mkdir()
+    (tmp_path / "old-1.0.egg-info").write_text("Name: old\n")
+    start("assert 'importlib.metadata' not in sys.modules", tmp_path, tmp_path / "none")
+
+
+def test_other_checks_are_found_wherever_metadata_can_be(tmp_path: Path) -> None:
+    distribution(tmp_path, "acme", "acme = acme_gone:CHECKS")
+    start(f"{READS_ALL}; assert [b.what for b in loaded.broken] == ['checks acme']", tmp_path)
+
+
+def test_beside_ours_under_our_own_name_they_are_found_too(tmp_path: Path) -> None:
+    distribution(tmp_path, "mix", "devices = gpudoctor_checks.devices:CHECKS\nx = acme_gone:X")
+    start(f"{READS_ALL}; assert [b.what for b in loaded.broken] == ['checks x']", tmp_path)
+
+
+def test_an_archive_on_the_path_is_looked_into(tmp_path: Path) -> None:
+    place = tmp_path / "acme.zip"
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr("acme-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: acme\n")
+        points = f"[{registry.GROUP}]\nacme = acme_gone:CHECKS\n"
+        archive.writestr("acme-1.0.dist-info/entry_points.txt", points)
+    start("assert [b.what for b in loaded.broken] == ['checks acme']", place)
+
+
+def test_a_finder_of_another_kind_is_asked() -> None:
+    code = (
+        "import importlib.abc\n"
+        "class Finder(importlib.abc.MetaPathFinder):\n"
+        "    def find_distributions(self, *_): return ()\n"
+        "sys.modules.pop('importlib.metadata', None); sys.meta_path.append(Finder())\n"
+        f"registry.load()\n{READS_ALL}"
+    )
+    start(f"exec({code!r})")

@@ -165,7 +165,7 @@ def test_names_no_other_finding_that_does_not_exist(page: Path) -> None:
     assert [name for name in referred if name not in names] == []
 
 
-LAYERS = ("1.", "2.", "3.")
+LAYERS = (r"1\.", r"2\.", r"3\.")
 OF_NCCL = [p for p in PAGES if p.name[:3] in ("NCL", "ACC") or p.name[:5] in ("NET05", "NET06")]
 
 
@@ -174,6 +174,6 @@ def test_findings_of_nccl_walk_the_three_layers_with_the_lines_to_expect(page: P
     """Pod network, device plugin, NCCL's environment: each a command and what it prints."""
     lines = section(page, "Confirm by hand").splitlines()
     for layer in LAYERS:
-        at = [n for n, line in enumerate(lines) if re.match(rf"[$#] .* # ?{layer}", line)]
+        at = [n for n, line in enumerate(lines) if re.match(rf"[$#] .* # ?{layer} ", line)]
         assert at, f"no command of layer {layer}"
         assert not re.match(r"[$#`]|$", lines[at[0] + 1]), f"nothing to expect after {lines[at[0]]}"

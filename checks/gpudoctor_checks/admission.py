@@ -23,13 +23,14 @@ _NOT_READY = (
     "cannot allocate unregistered device",
     "can't allocate unregistered device",
 )
-_STALE = re.compile(
+# As text: re compiles, once, what there is a message for.
+_STALE = (
     r"requested number of devices unavailable for (?P<resource>\S+?)\. "
     r"Requested: (?P<requested>\d+), Available: (?P<available>\d+)"
 )
 _UNKNOWN_DEVICE = "unknown device"
 _NO_LONGER_HEALTHY = "previously allocated devices are no longer healthy"
-_OUT_OF = re.compile(
+_OUT_OF = (
     r"Node didn't have enough resource: (?P<resource>[^,\s]+), requested: (?P<requested>\d+), "
     r"used: (?P<used>\d+), capacity: (?P<capacity>\d+)"
 )
@@ -70,7 +71,7 @@ def devices_not_ready(situation: PodSituation) -> Iterator[Result]:
     """The kubelet had no healthy or registered device at that moment (reboot, plugin restart)."""
     pod, node = situation.pod, situation.node
     text = pod.message
-    out_of = _OUT_OF.search(text) if pod.reason.startswith("OutOf") else None
+    out_of = re.search(_OUT_OF, text) if pod.reason.startswith("OutOf") else None
     not_there = out_of is not None and out_of["capacity"] == "0"
     no_longer = _NO_LONGER_HEALTHY in text and not any(
         node and supply.lost_devices(node, resource) for resource in supply.gpu_requests(situation)
@@ -114,8 +115,8 @@ def stale_accounting(situation: PodSituation) -> Iterator[Result]:
     pod, node = situation.pod, situation.node
     if not _is_refused(pod):
         return
-    stale = _STALE.search(pod.message)
-    out_of = _OUT_OF.search(pod.message) if pod.reason.startswith("OutOf") else None
+    stale = re.search(_STALE, pod.message)
+    out_of = re.search(_OUT_OF, pod.message) if pod.reason.startswith("OutOf") else None
     unknown = "invalid allocation request" in pod.message and _UNKNOWN_DEVICE in pod.message
     if out_of is not None and (out_of["capacity"] == "0" or "/" not in out_of["resource"]):
         return

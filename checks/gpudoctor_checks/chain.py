@@ -5,6 +5,7 @@ Shared by the rules that ask from a pod's side and from a node's side.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -53,7 +54,7 @@ def hardware_note(node: Node, resource: str) -> str:
         (
             f"label {label}={value}"
             for label, value in sorted(node.labels.items())
-            if vendor and vendor.labels.fullmatch(label)
+            if vendor and re.fullmatch(vendor.labels, label)
         ),
         None,
     )

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from gpudoctor.checking import Result
+import msgspec
+
+from gpudoctor.checking import Draft, Result
 from gpudoctor.facts.nccl.model import Event, NcclLog
 from gpudoctor.facts.nccl.versions import from_integer
 from gpudoctor.facts.node.runtime_errors import ErrorLines, RecognisedError
@@ -24,7 +26,6 @@ from gpudoctor_checks.nccl_log import (
     ranks,
     several,
 )
-from gpudoctor_checks.runtime_errors import named_by_its_error
 
 _NAMELESS = ("warning", "cuda", "merge-nics", "fastrak-env", "tcpx-timeout", "shm-peer")
 """Kinds of events that no rule names by themselves."""
@@ -246,12 +247,20 @@ def cuda_failure(log: NcclLog) -> Iterator[Result]:
     """CUDA names a trouble of GPU, driver or program: the same as when a program prints it."""
     for event in log.of_kind("cuda"):
         error = _cuda_error(event)
-        if error is not None:
-            lines = tuple((error, item) for item in evidence(event.lines))
-            related = (*log.related, *places(log, [event.host]))
-            yield from named_by_its_error(
-                ErrorLines(subject=log.subject, errors=lines[:1], related=related)
-            )
+        if error is None:
+            continue
+        from gpudoctor_checks.runtime_errors import named_by_its_error  # late, as `recognise`
+
+        values = {"device": f"of {event.host}"} | error.values
+        told = ErrorLines(
+            subject=log.subject,
+            errors=((msgspec.structs.replace(error, values=values), evidence(event.lines)[0]),),
+            related=(*log.related, *places(log, [event.host])),
+        )
+        for found in named_by_its_error(told):
+            if isinstance(found, Draft):
+                found = msgspec.structs.replace(found, detail=f"{found.detail} On {event.host}.")
+            yield found
 
 
 @CHECKS.check(NcclLog)

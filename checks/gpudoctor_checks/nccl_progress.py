@@ -27,6 +27,10 @@ _PROMPT_PART, _LATE_RANKS_PART = 0.1, 0.25
 _LAGS_SHOWN = 4
 _OF_ONE_HOST = ("169.254.", "172.17.", "127.", "192.168.122.", "fe80:", "::1")
 """Link-local addresses, loopback, and the default bridges of Docker and libvirt."""
+_NAME_INTERFACE = (
+    "Set NCCL_SOCKET_IFNAME in all pods to the interface by which the nodes reach each other, such"
+    " as =eth0, or exclude the local ones with ^."
+)
 _FEWEST_TIMED = 3
 """Of two ranks one always waits for the other."""
 
@@ -51,6 +55,7 @@ def connect_failed(log: NcclLog) -> Iterator[Result]:
         hosts=hosts_of(events),
         values={"peers": several(peers, "peer") or "a peer"},
         certainty=Certainty.CERTAIN if ended else Certainty.LIKELY,
+        fix=_NAME_INTERFACE if any(peer.startswith(_OF_ONE_HOST) for peer in peers) else None,
         awaits=_named_and_silent(log, events) or silent(log, hosts_of(events)),
     )
 

@@ -30,26 +30,23 @@ _PULL_REASONS = (
     ),
     (r"invalid reference|InvalidImageName|couldn't parse", "its name is not valid"),
 )
-_NO_RUNTIME = re.compile(r"no runtime for \"?(?P<handler>[^\"\s]+?)\"? is configured")
-_NO_CLASS = re.compile(
-    r"RuntimeClass\S*\s+\"?(?P<name>[^\"\s]+?)\"?(?: object)? not found", re.IGNORECASE
-)
-_NO_DEVICE = re.compile(
-    r"specify either \"?device\"?, \"?hwaddr\"?, \"?kernelpath\"? or \"?pciBusID\"?"
+# As text: re compiles, once, what there is a message for.
+_NO_RUNTIME = r"no runtime for \"?(?P<handler>[^\"\s]+?)\"? is configured"
+_NO_CLASS = r"(?i)RuntimeClass\S*\s+\"?(?P<name>[^\"\s]+?)\"?(?: object)? not found"
+_NO_DEVICE = (
+    r"(?i)specify either \"?device\"?, \"?hwaddr\"?, \"?kernelpath\"? or \"?pciBusID\"?"
     r"|VF pci addr is required|pciaddress required|failed to find .*deviceID"
-    r"|no device ID|deviceID is required",
-    re.IGNORECASE,
+    r"|no device ID|deviceID is required"
 )
-_NO_NETWORK = re.compile(
-    r"network-attachment-definitions?(?:\.k8s\.cni\.cncf\.io)? \"?(?P<name>[\w./-]+)\"? not found"
+_NO_NETWORK = (
+    r"(?i)network-attachment-definitions?(?:\.k8s\.cni\.cncf\.io)? \"?(?P<name>[\w./-]+)\"?"
+    r" not found"
     r"|cannot find a network-attachment-definition \((?P<other>[^)]+)\)"
-    r"|cannot find get a network-attachment-definition",
-    re.IGNORECASE,
+    r"|cannot find get a network-attachment-definition"
 )
-_ATTACHMENT = re.compile(r"\[(?P<namespace>[\w.-]+)/[^\]\s:]+?(?:/[\w-]+)?:(?P<network>[\w./-]+)\]")
-_NETWORK_PLUGIN = re.compile(
-    r"failed to setup network|plugin type=|CNI|cni|NetworkPluginNotReady|network plugin",
-    re.IGNORECASE,
+_ATTACHMENT = r"\[(?P<namespace>[\w.-]+)/[^\]\s:]+?(?:/[\w-]+)?:(?P<network>[\w./-]+)\]"
+_NETWORK_PLUGIN = (
+    r"(?i)failed to setup network|plugin type=|CNI|cni|NetworkPluginNotReady|network plugin"
 )
 
 
@@ -93,7 +90,7 @@ def _sandbox_events(situation: PodSituation) -> tuple[Event, ...]:
 def runtime_handler(situation: PodSituation) -> Iterator[Result]:
     """The node's container runtime does not know the handler that the RuntimeClass names."""
     for event in reversed(_sandbox_events(situation)):
-        match = _NO_RUNTIME.search(event.message)
+        match = re.search(_NO_RUNTIME, event.message)
         if match:
             node = situation.pod.node or "the node"
             yield finding(
@@ -117,7 +114,7 @@ def runtime_handler(situation: PodSituation) -> Iterator[Result]:
 def runtime_class_of_refused(refused: RefusedPod) -> Iterator[Result]:
     """The API server refuses to make the pod, because its RuntimeClass does not exist."""
     for event in reversed(refused.events):
-        match = _NO_CLASS.search(event.message)
+        match = re.search(_NO_CLASS, event.message)
         if match:
             yield finding(
                 "runtimeclass-missing",
@@ -136,7 +133,7 @@ def runtime_class(situation: PodSituation) -> Iterator[Result]:
     """The pod names a RuntimeClass that does not exist, or GPU software runs without one."""
     pod = situation.pod
     for event in reversed((*situation.events, *situation.owner_events)):
-        match = _NO_CLASS.search(event.message)
+        match = re.search(_NO_CLASS, event.message)
         if match:
             yield finding(
                 "runtimeclass-missing",
@@ -213,9 +210,9 @@ def networks(situation: PodSituation) -> Iterator[Result]:
     """The sandbox's network cannot be made: a device, a definition, or the plugin itself lacks."""
     pod = situation.pod
     events = [e for e in _sandbox_events(situation) if e.reason == "FailedCreatePodSandBox"]
-    said = next((e for e in reversed(events) if _NO_NETWORK.search(e.message)), None)
+    said = next((e for e in reversed(events) if re.search(_NO_NETWORK, e.message)), None)
     if said is not None:
-        match = _NO_NETWORK.search(said.message)
+        match = re.search(_NO_NETWORK, said.message)
         name = (match["name"] or match["other"]) if match else None
         wanted = [f"{a.namespace}/{a.name}" for a in situation.attachments]
         shown = name or ", ".join(wanted) or "a network"
@@ -233,12 +230,12 @@ def networks(situation: PodSituation) -> Iterator[Result]:
             values={"pod": pod.meta.short, "network": shown},
         )
         return
-    without_device = next((e for e in reversed(events) if _NO_DEVICE.search(e.message)), None)
+    without_device = next((e for e in reversed(events) if re.search(_NO_DEVICE, e.message)), None)
     if without_device is not None:
         yield from _without_device(situation, without_device)
         return
-    plain = next((e for e in reversed(events) if _NETWORK_PLUGIN.search(e.message)), None)
-    if plain is not None and not _NO_RUNTIME.search(plain.message):
+    plain = next((e for e in reversed(events) if re.search(_NETWORK_PLUGIN, e.message)), None)
+    if plain is not None and not re.search(_NO_RUNTIME, plain.message):
         yield finding(
             "cni-failure",
             pod.subject,
@@ -267,7 +264,7 @@ def _annotation(situation: PodSituation) -> Evidence:
 
 def _without_device(situation: PodSituation, event: Event) -> Iterator[Result]:
     pod = situation.pod
-    match = _ATTACHMENT.search(event.message)
+    match = re.search(_ATTACHMENT, event.message)
     named = match["network"] if match else ""
     unserved = list(unserved_networks(situation))
     definition, resource = next(
@@ -311,7 +308,7 @@ def unserved_networks(situation: PodSituation) -> Iterator[tuple[str, str]]:
 @CHECKS.check(PodSituation)
 def attachment_advice(situation: PodSituation) -> Iterator[Result]:
     """An attachment without its device that has done no visible harm yet."""
-    harmed = any(_NO_DEVICE.search(e.message) for e in _sandbox_events(situation))
+    harmed = any(re.search(_NO_DEVICE, e.message) for e in _sandbox_events(situation))
     for network, resource in unserved_networks(situation):
         if not harmed:
             yield finding(

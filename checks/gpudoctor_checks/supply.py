@@ -71,7 +71,7 @@ def knows_vendor(node: Node, resource: str) -> bool:
     """Whether the node has a key of the resource's vendor, if only with 0: a plugin was there."""
     vendor = resources.vendor_of(resource)
     return vendor is not None and any(
-        vendor.keys.fullmatch(name) for name in node.capacity | node.allocatable
+        resources.vendor_of(name) == vendor for name in node.capacity | node.allocatable
     )
 
 
@@ -79,7 +79,7 @@ def offers_vendor(node: Node, resource: str) -> bool:
     """Whether the node offers any device of the resource's vendor, under whatever name."""
     vendor = resources.vendor_of(resource)
     return any(
-        amount > 0 and (name == resource or (vendor and vendor.keys.fullmatch(name)))
+        amount > 0 and (name == resource or (vendor and resources.vendor_of(name) == vendor))
         for name, amount in node.allocatable.items()
     )
 

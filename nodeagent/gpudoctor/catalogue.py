@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import string
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +18,8 @@ import msgspec
 from gpudoctor.report import Audience, Blame, Fixes, Layer, Severity
 
 INDEX = "index.json"
-_FILE_NAME = re.compile(r"^(?P<code>(?P<layer>[A-Z]{2,4})[0-9]{3})-(?P<name>[a-z0-9-]+)\.md$")
-_FRONT_MATTER = re.compile(r"\A\+\+\+\n(?P<toml>.*?)\n\+\+\+\n(?P<body>.*)\Z", re.DOTALL)
+_FILE_NAME = r"^(?P<code>(?P<layer>[A-Z]{2,4})[0-9]{3})-(?P<name>[a-z0-9-]+)\.md$"
+_FRONT_MATTER = r"(?s)\A\+\+\+\n(?P<toml>.*?)\n\+\+\+\n(?P<body>.*)\Z"
 
 
 class CatalogueError(Exception):
@@ -63,7 +62,7 @@ class Catalogue:
     def __init__(self) -> None:
         self._by_name: dict[str, Entry] = {}
         self._by_code: dict[str, Entry] = {}
-        self._pages: dict[str, Path] = {}
+        self._folders: dict[str, Path] = {}
         self._packages: set[str] = set()
 
     def load(self, package: str) -> None:
@@ -89,7 +88,7 @@ class Catalogue:
         for entry in entries:
             self._by_name[entry.name] = entry
             self._by_code[entry.code] = entry
-            self._pages[entry.name] = folder.joinpath(f"{entry.code}-{entry.name}.md")
+            self._folders[entry.name] = folder
         self._packages.add(package)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -101,7 +100,8 @@ class Catalogue:
 
     def page(self, entry: Entry) -> str:
         """Return the runbook's Markdown without its front matter."""
-        return split_page(self._pages[entry.name].read_text(encoding="utf-8"))[1]
+        page = self._folders[entry.name].joinpath(f"{entry.code}-{entry.name}.md")
+        return split_page(page.read_text(encoding="utf-8"))[1]
 
 
 def _folder(package: str) -> Path:
@@ -115,7 +115,7 @@ def _folder(package: str) -> Path:
 
 def split_page(text: str) -> tuple[str, str]:
     """Split a page into its TOML front matter and its Markdown; CatalogueError without one."""
-    match = _FRONT_MATTER.match(text)
+    match = re.match(_FRONT_MATTER, text)
     if match is None:
         raise CatalogueError("no front matter between two lines of +++")
     return match["toml"], match["body"].lstrip("\n")
@@ -123,12 +123,14 @@ def split_page(text: str) -> tuple[str, str]:
 
 def placeholders(template: str) -> set[str]:
     """Return the names of the `{placeholders}` in a title or fix."""
+    import string  # imported late: the tests of the pages ask
+
     return {field for _, field, _, _ in string.Formatter().parse(template) if field}
 
 
 def read_entry(path: Path) -> Entry:
     """Read one runbook page; CatalogueError says what is wrong with it."""
-    match = _FILE_NAME.match(path.name)
+    match = re.match(_FILE_NAME, path.name)
     if match is None:
         raise CatalogueError(f"{path.name}: not <CODE>-<name>.md")
     import tomllib  # imported late: start-up reads the index, not the pages

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -168,6 +169,13 @@ def test_wrapping_loses_nothing_and_keeps_the_width(value: str, width: int, take
     lines = wrap(value, width, taken)
     assert "".join("".join(lines).split()) == "".join(value.split())
     assert all(cells(line) <= max(width, 2) for line in lines)
+
+
+def test_what_unicode_calls_printable_is_left_as_it_is() -> None:
+    """Which lets most text pass unlooked at; beside a tab it is looked at."""
+    printable = "".join(filter(str.isprintable, map(chr, range(sys.maxunicode + 1))))
+    assert clean(printable) == printable
+    assert clean(f"{printable}\n\t") == f"{printable}\n "
 
 
 @settings(deadline=None, max_examples=100)

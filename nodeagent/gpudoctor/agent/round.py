@@ -73,12 +73,12 @@ def main() -> None:
             answer = Answer(report=report, last=number >= ROUNDS and not live.stuck)
         except Exception as error:  # noqa: BLE001 - the parent says it; it must not end the agent
             answer = Answer(failure=f"{type(error).__name__}: {error}", last=True)
-        if live is not None:
-            live.close()
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         sys.stdout.buffer.flush()
         if answer.last:
-            return
+            break
+    if live is not None:
+        live.close()
 
 
 def _read(live: LiveHost, order: Order, objects: bytes, kubelet: Kubelet) -> Reading:

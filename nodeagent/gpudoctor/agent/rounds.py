@@ -26,6 +26,7 @@ DEADLINE_S = 90.0
 """A round takes about a second; each thing that hangs may cost its own bound, of 5 s, once."""
 
 _END_S = 1.0
+_LOOK_S = 0.05
 _PIECE = 1 << 16
 _MOST_ANSWER = 64 << 20
 _ENVIRONMENT = ("PATH", "LANG", "LD_LIBRARY_PATH")
@@ -148,8 +149,12 @@ class Rounds:
         for pipe in (child.stdin, child.stdout):
             with contextlib.suppress(OSError):
                 _pipe(pipe).close()
+        deadline = time.monotonic() + _END_S
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_END_S)
+        # What read for it, and does not hang, goes when it sees the end of its input.
+        while _is_held(child.pid) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
 
 
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:

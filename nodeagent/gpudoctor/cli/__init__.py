@@ -6,15 +6,13 @@ import errno
 import importlib
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
 from gpudoctor import __version__
-from gpudoctor.cli import output
+from gpudoctor.cli import pipe
 from gpudoctor.errors import InputError
-from gpudoctor.render.clean import one_line
 
 _COMMANDS = {
     "compat": "say whether a driver runs an image's CUDA on a GPU",
@@ -51,7 +49,7 @@ class _LazyGroup(click.Group):
             return super().make_context(info_name, args, parent, **extra)
         except BrokenPipeError:
             # --help and --version print while the arguments are read.
-            output.discard_the_rest()
+            pipe.discard_the_rest()
             raise click.exceptions.Exit(0) from None
 
     def invoke(self, ctx: click.Context) -> object:
@@ -59,7 +57,7 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             # Before click sees it, which exits with 1: "found". Reports keep their own status.
-            output.discard_the_rest()
+            pipe.discard_the_rest()
             return 0
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -87,7 +85,7 @@ def main() -> None:
     """Run the command line; never a traceback, whatever goes wrong."""
     if sys.stdout is None:
         # Closed by the caller, who wants the exit status only.
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     try:
         sys.exit(root.main(prog_name="gpudoctor", standalone_mode=False) or 0)
     except click.exceptions.Abort:
@@ -115,4 +113,6 @@ def _internal(error: Exception) -> None:
 
 def _say(message: str) -> None:
     """Write one line to standard error, without what names from outside could do to a terminal."""
+    from gpudoctor.render.clean import one_line  # imported late: most runs end well
+
     click.echo(f"gpudoctor: {one_line(message)}", err=True)

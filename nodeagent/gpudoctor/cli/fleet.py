@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpudoctor.cli import cluster, output
+from gpudoctor.cli import cluster, output, pipe
 from gpudoctor.cli.cluster import Access
 from gpudoctor.publish.names import NAMESPACE
 from gpudoctor.sources.bundle import Bundle
@@ -47,7 +47,7 @@ def command(
         ctx.exit(output.emit(report, **emitting))
     from gpudoctor.render import fleet as table
 
-    with output.printing():
+    with pipe.printing():
         table.render(report, sys.stdout, color=False if emitting["no_color"] else None)
     ctx.exit(output.exit_status(report, emitting["fail_on"]))
 

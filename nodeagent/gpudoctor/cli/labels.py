@@ -8,7 +8,7 @@ import click
 
 from gpudoctor import registry
 from gpudoctor import report as contract
-from gpudoctor.cli import cluster
+from gpudoctor.cli import cluster, pipe
 from gpudoctor.cli import output as outputs
 from gpudoctor.cli.cluster import Access
 from gpudoctor.report import Report
@@ -66,7 +66,7 @@ def command(
         report = _live(node, namespace, access)
     else:
         report = labels.of_host(host_root, checks)
-    with outputs.printing():
+    with pipe.printing():
         if output == "json":
             sys.stdout.buffer.write(contract.encode(report))
             return

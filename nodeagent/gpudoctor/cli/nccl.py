@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from gpudoctor import readings, registry
-from gpudoctor.cli import output
+from gpudoctor.cli import output, pipe
 from gpudoctor.errors import InputError
 from gpudoctor.readings import Reading
 from gpudoctor.render.clean import one_line
@@ -96,6 +96,6 @@ def _emit(report: Report, **emitting: Any) -> int:
         return output.emit(report, **emitting)
     from gpudoctor.render import nccl as picture
 
-    with output.printing():
+    with pipe.printing():
         picture.render(report, sys.stdout, color=False if emitting["no_color"] else None)
     return output.exit_status(report, emitting["fail_on"])

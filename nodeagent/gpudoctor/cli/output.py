@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from gpudoctor import report as contract
+from gpudoctor.cli.pipe import printing
 from gpudoctor.errors import InputError
 from gpudoctor.report import Report, Severity, Verdict
 
@@ -50,23 +49,6 @@ def options(command: C) -> C:
     ):
         command = option(command)
     return command
-
-
-@contextlib.contextmanager
-def printing() -> Iterator[None]:
-    """Print what is printed inside, unless its reader goes away (a pager, head): no error."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        discard_the_rest()
-
-
-def discard_the_rest() -> None:
-    """Let what is still to be written to standard output go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def emit(report: Report, *, output: str, no_color: bool, fail_on: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gpudoctor import readings, registry
-from gpudoctor.cli import output
+from gpudoctor.cli import output, pipe
 from gpudoctor.readings import Reading
 from gpudoctor.sources import bundle
 from gpudoctor.sources.text import open_input
@@ -29,7 +29,7 @@ def command(
         ctx.exit(output.emit(report, **emitting))
     from gpudoctor.render import topology  # imported late: rich is slow to start
 
-    with output.printing():
+    with pipe.printing():
         topology.render(report, sys.stdout, color=False if emitting["no_color"] else None)
     ctx.exit(output.exit_status(report, emitting["fail_on"]))
 

@@ -121,7 +121,7 @@ def read(
     silence = None if answer is None else allotments.silence(answer, subject)
     allotted = given_out if isinstance(given_out, tuple) else ()
     found = containers.find(recorder, allotted)
-    workloads = [containers.workload(recorder, container, facts) for container in found]
+    workloads = containers.workloads(recorder, found, facts)
     refused = recorder.refused()
     concerned = facts.gpus or facts.hcas or not facts.pci_whole
     kernel_log = _kernel_log(recorder, subject) if services is None or concerned else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,6 @@ from gpudoctor.facts.kubernetes import (
     dra,
     fields,
     health,
-    labels,
-    node_situation,
     placement,
     pod_adapters,
     pod_cuda,
@@ -39,8 +36,6 @@ from gpudoctor.readings import Reading
 from gpudoctor.report import ALL_GPU_PODS, Certainty, ReportSubject, Subject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
-from gpudoctor_checks import compatibility
-from gpudoctor_checks.compatibility import Outcome
 
 if TYPE_CHECKING:
     from gpudoctor.readings.host_facts import HostFacts
@@ -114,7 +109,9 @@ def find_pod(cluster: Cluster, name: str, namespace: str | None) -> PodEntry:
     if found:
         return found[-1]
     known = {f"{entry.namespace}/{entry.name}": entry.name for entry in cluster.pods}
-    alike = difflib.get_close_matches(name, set(known.values()), _NEAR_NAMES)
+    from difflib import get_close_matches  # imported late: most names are right
+
+    alike = get_close_matches(name, set(known.values()), _NEAR_NAMES)
     near = [short for short, bare in known.items() if bare in alike]
     wanted = f"{namespace}/{name}" if namespace else name
     hint = f"near it: {', '.join(near[:_NEAR_NAMES])}" if near else f"it holds {len(known)} pods"
@@ -225,8 +222,13 @@ def _otherwise(
     """
     if state.state is not State.NOT_WELL:
         return ()
-    fails = stack is not None and compatibility.judge(stack).outcome is Outcome.FAILS
-    return (Unexplained(found, state), *((stack,) if fails else ()))
+    return (Unexplained(found, state), *((stack,) if stack and _fails(stack) else ()))
+
+
+def _fails(stack: CudaStack) -> bool:
+    from gpudoctor_checks import compatibility  # imported late: few pods tell of a CUDA version
+
+    return compatibility.judge(stack).outcome is compatibility.Outcome.FAILS
 
 
 def _main_log(pod: Pod) -> str:
@@ -372,9 +374,13 @@ def read_node_object(source: Input, name: str) -> Reading:
     cluster = source.cluster
     node = cluster.nodes.get(name)
     if node is None:
-        near = difflib.get_close_matches(name, cluster.nodes, _NEAR_NAMES)
+        from difflib import get_close_matches  # imported late: most names are right
+
+        near = get_close_matches(name, cluster.nodes, _NEAR_NAMES)
         hint = f"near it: {', '.join(near)}" if near else f"it holds {len(cluster.nodes)} nodes"
         raise InputError(f"node {name} is not in the input; {hint}")
+    from gpudoctor.facts.kubernetes import node_situation  # imported late: for nodes alone
+
     found = node_situation.read(cluster, node, source.components, source.recorded.logs)
     unread = [] if node.has_status else [Unknown(node.meta.path, "its status is not in the input")]
     return Reading(
@@ -389,6 +395,8 @@ def read_node_object(source: Input, name: str) -> Reading:
 
 def pods_with_labels(source: Input, selector: str, namespace: str | None) -> list[PodEntry]:
     """Return the pods that a label selector (`a=b,c!=d,e in (f,g),!h`) picks."""
+    from gpudoctor.facts.kubernetes import labels  # imported late: few ask by labels
+
     requirements = labels.parse(selector)
     return [
         entry

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import unicodedata
 from typing import TextIO
 
@@ -16,6 +15,12 @@ _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", 
 _ASCII = {"→": "->", "✗": "x", "!": "!", "✓": "ok", "•": "-", "…": "...", "’": "'", "·": "-"}
 
 
+def _columns() -> int:
+    from shutil import get_terminal_size  # imported late: it brings bz2 and lzma with it
+
+    return get_terminal_size().columns
+
+
 class Paper:
     """Collects lines and writes them to a stream."""
 
@@ -25,7 +30,7 @@ class Paper:
         is_terminal = stream.isatty()
         self._color = _wants_color() and is_terminal if color is None else color
         if width is None:
-            width = shutil.get_terminal_size().columns if is_terminal else _PLAIN_WIDTH
+            width = _columns() if is_terminal else _PLAIN_WIDTH
         self.width = max(_MIN_WIDTH, min(width, _MAX_WIDTH))
         self._encoding = stream.encoding or "utf-8"
         self._is_unicode = _can_show(self._encoding)

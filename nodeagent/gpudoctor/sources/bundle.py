@@ -7,7 +7,6 @@ What is absent inside the scope does not exist; what is absent outside it is unk
 
 from __future__ import annotations
 
-import gzip
 import io
 import zlib
 from collections.abc import Iterator
@@ -90,7 +89,11 @@ def decode(raw: bytes, name: str) -> Bundle:
 
 def _from_archive(raw: bytes) -> bytes:
     """Return the archive's bundle.json with `{"file": …}` texts put back in place."""
-    files = dict(_files(gzip.decompress(raw) if raw.startswith(_GZIP_MAGIC) else raw))
+    if raw.startswith(_GZIP_MAGIC):
+        import gzip  # imported late: few bundles are archives
+
+        raw = gzip.decompress(raw)
+    files = dict(_files(raw))
     document = files.pop(_ARCHIVE_MEMBER, None)
     if document is None:
         raise KeyError(f"the archive holds no {_ARCHIVE_MEMBER}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -187,6 +188,10 @@ def without_secrets(text: str) -> str:
     return _IN_URL.sub(rf"\1{GONE}@", text)
 
 
+_of_report = lru_cache(2048)(without_secrets)
+"""Rounds say for the most part what they said before."""
+
+
 def publishable(report: Report) -> Report:
     """Return a report as it may stand in the cluster: what it quotes holds no credentials.
 
@@ -198,7 +203,7 @@ def publishable(report: Report) -> Report:
 
 def _each_text(value: Any) -> Any:
     if isinstance(value, str):
-        return without_secrets(value)
+        return _of_report(value)
     if isinstance(value, list | tuple):
         return [_each_text(item) for item in value]
     if isinstance(value, dict):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import os
 import sys
-import zlib
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -181,6 +179,9 @@ def _unpacked(plain: io.BufferedReader[Any]) -> _Unpacked | None:
     """The decompressed stream of gzip or zstd, None for plain text."""
     magic = plain.peek(len(_ZSTD_MAGIC))
     if magic.startswith(_GZIP_MAGIC):
+        import gzip  # imported late: as few are packed
+        import zlib
+
         return _Unpacked(gzip.GzipFile(fileobj=plain), zlib.error)
     if magic.startswith(_ZSTD_MAGIC):
         from backports.zstd import ZstdError, ZstdFile  # imported late: few inputs need it

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,3 +128,13 @@ def test_any_text(before: str, line: str, after: str) -> None:
         assert all(
             sum(each.kind == kind for each in found) <= 3 for kind in {e.kind for e in found}
         )
+
+
+@pytest.mark.parametrize("kind", pod_log.PATTERNS)
+@MODEST
+@given(st.data())
+def test_what_a_pattern_finds_has_one_of_its_words(kind: str, data: st.DataObject) -> None:
+    pattern = pod_log.PATTERNS[kind]
+    compiled = re.compile(pattern.source, pattern.flags)
+    line = data.draw(st.from_regex(compiled, alphabet=st.characters(codec="ascii")))
+    assert any(word in line.lower() for word in pattern.words)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,9 @@ from gpudoctor import readings, registry
 from gpudoctor.facts.node import containers
 from gpudoctor.readings import host
 from gpudoctor.sources.bundle import Bundle, HostRecording
+from gpudoctor.sources.host.live import LiveHost
+from gpudoctor.sources.host.recorded import RecordedHost
+from gpudoctor.sources.host.recorder import Recorder
 
 CHECKS = registry.load()
 UID = "0c6b2ba5-7a4e-4ad3-a1a5-9d7c1f3f0f11"
@@ -107,3 +113,49 @@ def test_a_container_without_devices_is_left_out() -> None:
     recorded["/proc/40/root/dev/infiniband"] = {"errno": "ENOENT"}
     recorded["/proc/40/environ"] = "NVIDIA_VISIBLE_DEVICES=void\0"
     assert judge(recorded).children == ()
+
+
+KTHREADD = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0\n"
+IN_A_CONTAINER = "2 (a ) kthreadd) S 1 2 2 0 -1 4194560 0 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("stat", "children", "read"),
+    [
+        (KTHREADD, "41 43", ["1", "2", "40"]),
+        (KTHREADD, None, ["1", "2", "40", "41"]),
+        (KTHREADD, "x -1 ", ["1", "2", "40", "41"]),
+        (IN_A_CONTAINER, "41", ["1", "2", "40", "41"]),
+        ("2 (kthreadd) S", "41", ["1", "2", "40", "41"]),
+        (None, "41", ["1", "2", "40", "41"]),
+    ],
+)
+def test_the_kernels_own_threads_are_in_no_container(
+    stat: str | None, children: str | None, read: list[str]
+) -> None:
+    recorded = tree() | {"/proc": {"dir": ["1", "2", "40", "41", "self"]}}
+    if stat is not None:
+        recorded["/proc/2/stat"] = stat
+    if children is not None:
+        recorded["/proc/2/task/2/children"] = children
+    recorder = Recorder(RecordedHost(recorded, ("/proc",)))
+    (found,) = containers.find(recorder)
+    assert found.pid == "40"
+    asked = [path.split("/")[2] for path in recorder.tree if path.endswith("/cgroup")]
+    assert asked == read
+
+
+def test_on_this_machine_its_threads_are_told_from_processes() -> None:
+    with LiveHost() as live:
+        recorder = Recorder(live)
+        containers.find(recorder)
+    asked = {path.split("/")[2] for path in recorder.tree if path.endswith("/cgroup")}
+    assert str(os.getpid()) in asked
+    own = (recorder.tree.get("/proc/2/task/2/children") or "").split()
+    for pid in set(own) & asked:
+        raise AssertionError(f"{pid} is a thread of the kernel")
+    for pid in own[:50]:
+        with contextlib.suppress(OSError):  # threads come and go
+            assert (
+                int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6]) & 1 << 21
+            )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpudoctor.sources import host
-from gpudoctor.sources.host import TIMED_OUT, Missing
+from gpudoctor.sources.host import TIMED_OUT, Listing, Missing
 from gpudoctor.sources.host.live import LiveHost
 from gpudoctor.sources.host.recorded import RecordedHost
 from gpudoctor.sources.host.recorder import Recorder
@@ -98,3 +100,48 @@ def test_one_that_hangs_costs_its_bound_once_and_the_rest_is_read(tmp_path: Path
         live.expect([hung, "/ok"])
         assert live.read_bytes(hung) == again
         assert host.text(live, "/ok") == "ok"
+
+
+def test_folders_and_links_are_asked_for_with_the_files(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "proc/self").symlink_to("7")
+    (root / "proc" / os.fsdecode(b"odd\xff\n")).mkdir()
+    with LiveHost(str(root)) as live:
+        live.expect(["/proc/1/cgroup"], lists=["/proc/1", "/none"], links=["/proc/self", "/proc/1"])
+        monkeypatch.setattr(live, "_ask", None)
+        assert host.names(live, "/proc/1") == ("cgroup",)
+        assert live.listing("/none") == Missing("ENOENT")
+        assert live.target("/proc/self") == "7"
+        assert live.target("/proc/1") == Missing("EINVAL")
+        assert host.text(live, "/proc/1/cgroup") is not None
+
+
+def test_what_hangs_is_told_from_what_was_read_before_it_and_not_sent_yet(tmp_path: Path) -> None:
+    hung = "/proc/driver/nvidia/version"
+    with mounted(tmp_path, "/proc/driver") as point, LiveHost(str(point), bound=3) as live:
+        live.expect([*["/ok"] * 50, hung, *["/ok"] * 50], lists=["/"])
+        assert live.stuck == ("/proc/driver/nvidia",)
+        assert host.text(live, "/ok") == "ok"
+        assert live.listing("/") == Listing((), True), "it stood behind what hung"
+
+
+def test_much_is_answered_in_pieces(tmp_path: Path) -> None:
+    names = [f"/{number}" for number in range(40)]
+    for name in names:
+        (tmp_path / name[1:]).write_bytes(name.encode() * 5000)
+    with LiveHost(str(tmp_path)) as live:
+        live.expect(names)
+        assert [live.read_bytes(name) for name in names] == [name.encode() * 5000 for name in names]
+
+
+def test_a_reader_that_was_killed_meanwhile_is_made_anew(root: Path) -> None:
+    with LiveHost(str(root), bound=60) as live:
+        host.text(live, "/proc/1/cgroup")
+        assert live._worker is not None
+        pid = live._worker._pid
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert host.text(live, "/proc/1/cgroup") is not None
+        assert live._worker._pid != pid
+        assert live.stuck == ()

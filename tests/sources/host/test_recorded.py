@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
@@ -127,3 +128,26 @@ def test_no_recording_makes_it_raise(tree: dict[str, Any], path: str) -> None:
     for call in (host.read_bytes, host.listing, host.target, host.device):
         call(path)
     host.run([path])
+
+
+def test_a_recorder_asks_once_and_answers_what_it_has_recorded(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"first\n")
+    (tmp_path / "raw").write_bytes(b"\xff")
+    (tmp_path / "link").symlink_to("file")
+    with LiveHost(str(tmp_path)) as live:
+        recorder = Recorder(live)
+
+        def look() -> list[object]:
+            return [
+                recorder.read_bytes("/file"), recorder.read_bytes("/raw"), recorder.listing("/"),
+                recorder.target("/link"), recorder.read_bytes("/none"), recorder.listing("/none"),
+                recorder.target("/file"),
+            ]  # fmt: skip
+
+        before = look()
+        (tmp_path / "file").write_bytes(b"later\n")
+        (tmp_path / "none").write_bytes(b"")
+        (tmp_path / "raw").write_bytes(b"")
+        assert look() == before
+        assert before[:2] == [b"first\n", b"\xff"]
+        assert Recorder(live).read_bytes("/file") == b"later\n"

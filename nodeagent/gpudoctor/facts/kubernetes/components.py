@@ -31,27 +31,42 @@ class Role(StrEnum):
     VALIDATOR = "validator"
 
 
-# The first pattern that matches decides: a DRA driver or a feature discovery pod often has
+# The first that is found decides: a DRA driver or a feature discovery pod often has
 # "device-plugin" or "driver" somewhere too.
 _ROLES = (
-    (Role.DRA_DRIVER, r"dra-driver|k8s-dra|dra-kubelet|dra-controller"),
-    (Role.FEATURE_DISCOVERY, r"gpu-feature-discovery|node-feature-discovery|nfd-worker|\bgfd\b"),
-    (Role.VALIDATOR, r"operator-validator|cuda-validator|plugin-validator"),
-    (Role.MIG_MANAGER, r"mig-manager"),
-    (Role.NETWORK_DRIVER, r"mofed|ofed-driver|doca-driver"),
-    (Role.RDMA_PLUGIN, r"rdma-shared|sriov-(network-)?device-plugin|sriovdp|efa-k8s-device-plugin"),
-    (Role.TOOLKIT, r"container-toolkit"),
+    (Role.DRA_DRIVER, ("dra-driver", "k8s-dra", "dra-kubelet", "dra-controller")),
+    (
+        Role.FEATURE_DISCOVERY,
+        ("gpu-feature-discovery", "node-feature-discovery", "nfd-worker", "gfd"),
+    ),
+    (Role.VALIDATOR, ("operator-validator", "cuda-validator", "plugin-validator")),
+    (Role.MIG_MANAGER, ("mig-manager",)),
+    (Role.NETWORK_DRIVER, ("mofed", "ofed-driver", "doca-driver")),
+    (
+        Role.RDMA_PLUGIN,
+        (
+            "rdma-shared", "sriov-device-plugin", "sriov-network-device-plugin", "sriovdp",
+            "efa-k8s-device-plugin",
+        ),
+    ),
+    (Role.TOOLKIT, ("container-toolkit",)),
     (
         Role.DRIVER,
-        r"nvidia-driver|driver-daemonset|driver-ctr|driver-installer|amdgpu-driver|gpu-driver",
+        (
+            "nvidia-driver", "driver-daemonset", "driver-ctr", "driver-installer", "amdgpu-driver",
+            "gpu-driver",
+        ),
     ),
     (
         Role.DEVICE_PLUGIN,
-        r"device-?plugin|nvdp|gpu-plugin|hami-device|volcano-vgpu|habana|neuron|ascend|tpu-device",
+        (
+            "device-plugin", "deviceplugin", "nvdp", "gpu-plugin", "hami-device", "volcano-vgpu",
+            "habana", "neuron", "ascend", "tpu-device",
+        ),
     ),
-)
-_PATTERNS = tuple((role, re.compile(pattern)) for role, pattern in _ROLES)
-_ANY = re.compile("|".join(pattern for _, pattern in _ROLES))
+)  # fmt: skip
+_WHOLE_WORDS = {"gfd": r"\bgfd\b"}
+"""What is short enough to stand in the random end of a pod's name."""
 _VENDOR_WORDS = (
     ("nvidia.com/", r"nvidia|nvdp|hami|volcano-vgpu"),
     ("amd.com/", r"\bamd|amdgpu|rocm"),
@@ -105,7 +120,13 @@ class Component(msgspec.Struct, frozen=True):
 
 def role_of(words: str) -> Role | None:
     """Return the role that these names, images and labels speak for."""
-    return next((role for role, pattern in _PATTERNS if pattern.search(words)), None)
+    return next(
+        (role for role, telling in _ROLES if any(_is_in(words, one) for one in telling)), None
+    )
+
+
+def _is_in(words: str, one: str) -> bool:
+    return one in words and (one not in _WHOLE_WORDS or bool(re.search(_WHOLE_WORDS[one], words)))
 
 
 def read(cluster: Cluster) -> tuple[Component, ...]:
@@ -131,7 +152,7 @@ def _loose(cluster: Cluster, known: set[str]) -> Iterable[Component]:
         owned_otherwise = entry.owner is not None and not entry.owner.startswith("DaemonSet/")
         if owned_otherwise or f"{entry.namespace}/{entry.name}" in known:
             continue
-        if entry.owner is None and not _ANY.search(entry.name):
+        if entry.owner is None and role_of(entry.name) is None:
             continue
         pod = cluster.pod(entry)
         words = _words(pod)

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpudoctor.facts.kubernetes import fields, kueue_message, parse
+from gpudoctor.facts.kubernetes import fields, parse
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.fields import JsonObject
-from gpudoctor.facts.kubernetes.kueue_message import Refusal
 from gpudoctor.facts.kubernetes.model import Condition, Meta, Node, Pod, Resources
+
+if TYPE_CHECKING:
+    from gpudoctor.facts.kubernetes.kueue_message import Refusal
 
 GROUP = "kueue.x-k8s.io"
 ADMISSION_GATE = "kueue.x-k8s.io/admission"
@@ -251,8 +254,6 @@ def _read(
     raw = cluster.one(GROUP, "ClusterQueue", name, None) if name else None
     cluster_queue = _cluster_queue(raw) if raw else None
     condition = workload.condition("QuotaReserved") if workload else None
-    said = kueue_message.parse(condition.message) if condition else ()
-    groups = cluster_queue.groups if cluster_queue else ()
     waits = workload is not None and not workload.has("Admitted")
     return Kueue(
         queue_name=queue,
@@ -262,12 +263,18 @@ def _read(
         cluster_queue=cluster_queue,
         cluster_queue_name=name,
         inactive_checks=tuple(_inactive_checks(cluster, raw)) if raw else (),
-        refusals=kueue_message.decisive(said, groups),
+        refusals=_refusals(condition.message, cluster_queue) if condition else (),
         holders=_holders(cluster, workload, cluster_queue, name) if waits else (),
         topologies=tuple(_topologies(cluster, cluster_queue)) if waits else (),
         group_pods=group_pods,
         group_size=group_size,
     )
+
+
+def _refusals(message: str, queue: ClusterQueue | None) -> tuple[Refusal, ...]:
+    from gpudoctor.facts.kubernetes import kueue_message  # imported late: few clusters have Kueue
+
+    return kueue_message.decisive(kueue_message.parse(message), queue.groups if queue else ())
 
 
 def _workload(obj: JsonObject) -> Workload:

@@ -25,79 +25,134 @@ class LogLine(msgspec.Struct, frozen=True):
     groups: dict[str, str] = {}
 
 
-PATTERNS: dict[str, re.Pattern[str]] = {
+class _Pattern(msgspec.Struct, frozen=True):
+    """What a line matches, and in small letters the words of which one is in each such line.
+
+    Most lines have none of them, and most logs lines of few kinds: what is not needed is never
+    compiled.
+    """
+
+    words: tuple[str, ...]
+    source: str
+    flags: int = 0
+
+    def search(self, line: str, small: str) -> re.Match[str] | None:
+        """Look for it in a line, which is `small` in small letters."""
+        if not any(word in small for word in self.words):
+            return None
+        return re.search(self.source, line, self.flags)  # re keeps what it has compiled
+
+
+PATTERNS: dict[str, _Pattern] = {
     # HAMi-core's allocator; the numbers are bytes wanted and the slice's limit in bytes.
-    "hami-oom": re.compile(
-        r"HAMI-core ERROR[^\]]*\]:?\s*Device (?P<device>\d+) OOM (?P<wanted>\d+) / (?P<limit>\d+)"
+    "hami-oom": _Pattern(
+        ("hami-core error",),
+        r"HAMI-core ERROR[^\]]*\]:?\s*Device (?P<device>\d+) OOM (?P<wanted>\d+) / (?P<limit>\d+)",
     ),
     # PyTorch (old and new class name), CUDA runtime, JAX/XLA, TensorFlow, vLLM's start-up check.
-    "gpu-oom": re.compile(
+    "gpu-oom": _Pattern(
+        (
+            "out of memory",
+            "outofmemoryerror",
+            "out_of_memory",
+            "cudaerrormemoryallocation",
+            "cuda failure",
+            "no available memory for the cache blocks",
+            "is less than desired gpu memory",
+        ),
         r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|HIP out of memory"
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|Cuda failure (2\b|'out of memory')"
         r"|RESOURCE_EXHAUSTED: Out of memory (while|allocating)"
         r"|No available memory for the cache blocks"
-        r"|Free memory on device .* is less than desired GPU memory utilization"
+        r"|Free memory on device .* is less than desired GPU memory utilization",
     ),
     # The same line of PyTorch says who else holds memory when the process itself does not.
-    "gpu-memory-held-elsewhere": re.compile(
+    "gpu-memory-held-elsewhere": _Pattern(
+        ("memory in use", "including non-pytorch memory"),
         r"Process \d+ has (?P<held>[\d.]+ [GM]iB) memory in use"
-        r"|including non-PyTorch memory, this process has (?P<own>[\d.]+ [GM]iB)"
+        r"|including non-PyTorch memory, this process has (?P<own>[\d.]+ [GM]iB)",
     ),
-    "shm": re.compile(
+    "shm": _Pattern(
+        ("shared memory", "dev/shm", "posix_fallocate failed", "unable to write to", "bus error"),
         r"Error while creating shared memory segment|failed to extend /dev/shm/"
         r"|posix_fallocate failed ?: No space left|unable to (?:write to|open shared memory) "
         r".*(?:torch_|/dev/shm)|insufficient shared memory \(shm\)"
         r"|No space left on device.*/dev/shm"
         r"|/dev/shm.*No space left on device"
         r"|DataLoader worker \(pid[^)]*\) is killed by signal: Bus error"
-        r"|The object store .*/dev/shm"
+        r"|The object store .*/dev/shm",
     ),
     # k8s-device-plugin internal/rm/health.go
-    "device-marked-unhealthy": re.compile(
+    "device-marked-unhealthy": _Pattern(
+        ("xidcriticalerror", "device marked unhealthy"),
         r"XidCriticalError: Xid=(?P<xid>\d+) on Device=(?P<device>[^;,\s]+)"
-        r"|device marked unhealthy: (?P<marked>\S+)"
+        r"|device marked unhealthy: (?P<marked>\S+)",
     ),
-    "plugin-no-devices": re.compile(r"No devices found\.? Waiting indefinitely"),
-    "plugin-nvml": re.compile(
-        r"[Ff]ailed to initialize NVML: (?P<why>.+)|could not load NVML library(?P<lib>.*)"
+    "plugin-no-devices": _Pattern(
+        ("waiting indefinitely",), r"No devices found\.? Waiting indefinitely"
     ),
-    "plugin-strategy": re.compile(
+    "plugin-nvml": _Pattern(
+        ("failed to initialize nvml", "could not load nvml"),
+        r"[Ff]ailed to initialize NVML: (?P<why>.+)|could not load NVML library(?P<lib>.*)",
+    ),
+    "plugin-strategy": _Pattern(
+        ("incompatible", "no mig devices", "more than one mig", "not supported with mps"),
         r"Incompatible (?:platform|strategy) detected|has no MIG devices configured"
         r"|more than one MIG device type present on node"
-        r"|not supported with MPS"
+        r"|not supported with MPS",
     ),
-    "plugin-start": re.compile(r"error starting plugins: (?P<why>.+)"),
-    "rdma-pool-empty": re.compile(
-        r"no devices in device pool, creating empty resource server for (?P<resource>\S+)"
+    "plugin-start": _Pattern(("error starting plugins",), r"error starting plugins: (?P<why>.+)"),
+    "rdma-pool-empty": _Pattern(
+        ("no devices in device pool",),
+        r"no devices in device pool, creating empty resource server for (?P<resource>\S+)",
     ),
-    "rdma-netns": re.compile(r"incorrect RDMA subsystem network namespace"),
-    "driver-mismatch": re.compile(r"Driver/library version mismatch"),
-    "driver-missing": re.compile(
+    "rdma-netns": _Pattern(
+        ("incorrect rdma subsystem",), r"incorrect RDMA subsystem network namespace"
+    ),
+    "driver-mismatch": _Pattern(("version mismatch",), r"Driver/library version mismatch"),
+    "driver-missing": _Pattern(
+        ("nvml", "nvidia-smi has failed"),
         r"NVML: (?:Driver Not Loaded|ERROR_DRIVER_NOT_LOADED)|NVIDIA-SMI has failed because it "
-        r"couldn't communicate with the NVIDIA driver|nvml error: driver not loaded"
+        r"couldn't communicate with the NVIDIA driver|nvml error: driver not loaded",
     ),
-    "driver-not-in-container": re.compile(
+    "driver-not-in-container": _Pattern(
+        ("libcuda.so", "found no nvidia driver", "libnvidia-ml"),
         r"libcuda\.so(?:\.1)?: cannot open|Found no NVIDIA driver on your system"
-        r"|couldn't find libnvidia-ml"
+        r"|couldn't find libnvidia-ml",
     ),
     # vLLM's start-up check, before it has taken any memory itself.
-    "gpu-memory-taken": re.compile(
-        r"Free memory on device \S*\s*\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)"
+    "gpu-memory-taken": _Pattern(
+        ("free memory on device",),
+        r"Free memory on device \S*\s*\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)",
     ),
-    "memlock": re.compile(
+    "memlock": _Pattern(
+        ("cannot allocate memory",),
         r"ibv_(?:reg_mr(?:_iova2)?|create_cq|create_qp)\b.*Cannot allocate memory"
-        r"|Failed to register memory region.*Cannot allocate memory"
+        r"|Failed to register memory region.*Cannot allocate memory",
     ),
-    "tensor-parallel": re.compile(
+    "tensor-parallel": _Pattern(
+        ("parallel", "world", "ray does not allocate", "invalid device ordinal"),
         r"(?:tensor.parallel.size|world.size).*(?:is larger than|exceeds|greater than|must be)"
         r".*(?:number of (?:available )?GPUs|available GPUs|\bGPUs?\b)"
         r"|Ray does not allocate any GPUs|invalid device ordinal"
         r"|Tensor parallel size \(\d+\) cannot be larger than",
         re.IGNORECASE,
     ),
-    "compute-domain-wait": re.compile(r"node not ready in ComputeDomain"),
+    "compute-domain-wait": _Pattern(("computedomain",), r"node not ready in ComputeDomain"),
     # One rank's death as its peers report it: always a follower.
-    "peer-lost": re.compile(
+    "peer-lost": _Pattern(
+        (
+            "connection closed by",
+            "connection reset by",
+            "ncclremoteerror",
+            "socketstartconnect",
+            "socketpollconnect",
+            "watchdog caught",
+            "root cause (first",
+            "received signal: 15",
+            "signalexception",
+            "rendezvous",
+        ),
         r"Connection closed by (?:remote )?peer|Connection reset by peer|ncclRemoteError"
         r"|socket(?:Start|Poll)Connect: connect to .* returned"
         r"|Watchdog caught collective operation timeout"
@@ -105,18 +160,31 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         r"|rendezvous.*(?:closed|timed? ?out)|RendezvousConnectionError",
         re.IGNORECASE,
     ),
-    "python-error": re.compile(
-        r"^(?:\[?rank\d+\]?:?\s*)?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception)): .+"
+    "python-error": _Pattern(
+        ("error: ", "exception: "),
+        r"^(?:\[?rank\d+\]?:?\s*)?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception)): .+",
     ),
-    "loading-model": re.compile(
+    "loading-model": _Pattern(
+        ("loading", "load model", "capturing cuda graph"),
         r"Loading safetensors checkpoint shards|Loading model weights|Starting to load model"
         r"|Loading checkpoint shards|Downloading (?:shards|model)|Capturing CUDA graph",
         re.IGNORECASE,
     ),
-    "engine-total-memory": re.compile(
-        r"total[_ ](?:gpu[_ ])?memory[^\d]{0,20}(?P<gib>[\d.]+) ?GiB", re.IGNORECASE
+    "engine-total-memory": _Pattern(
+        ("gib",), r"total[_ ](?:gpu[_ ])?memory[^\d]{0,20}(?P<gib>[\d.]+) ?GiB", re.IGNORECASE
     ),
-    "driver-build": re.compile(
+    "driver-build": _Pattern(
+        (
+            "linux kernel",
+            "kernel module",
+            "kernel headers",
+            "modprobe: ",
+            "install kernel",
+            "gcc",
+            "insmod: ",
+            "could not unload",
+            "could not find",
+        ),
         r"Could not resolve Linux kernel version|Kernel (?:module|headers).*(?:not found|missing)"
         r"|modprobe: (?:ERROR|FATAL)|Failed to install kernel|error: .*gcc|insmod: ERROR"
         r"|Unable to load the kernel module|Could not (?:unload|find) .*driver",
@@ -141,8 +209,9 @@ def scan(log: str) -> tuple[LogLine, ...]:
 def _all(log: str) -> Iterator[LogLine]:
     for number, raw in enumerate(log.splitlines(), 1):
         line = _ANSI.sub("", raw[:_MAX_LINE_CHARS])
+        small = line.lower()
         for kind, pattern in PATTERNS.items():
-            match = pattern.search(line)
+            match = pattern.search(line, small)
             if match:
                 groups = {key: value for key, value in match.groupdict().items() if value}
                 yield LogLine(kind, line.strip(), number, groups)

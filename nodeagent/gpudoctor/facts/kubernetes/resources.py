@@ -8,29 +8,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 
 _NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", "storage", "pods"})
 _NATIVE_PREFIXES = ("hugepages-", "attachable-volumes-", "requests.", "limits.", "count/")
+_NAMES = 1024
 _RDMA_WORDS = re.compile(r"rdma|roce|infiniband|\bib\b|hca|mlnx|mellanox|sriov|hostdev|efa", re.I)
 
 
 class Vendor(msgspec.Struct, frozen=True):
-    """A maker of accelerators: its resource keys, and the node labels that show its hardware.
+    """A maker of accelerators: patterns of its resource keys, and of labels of nodes with them.
 
     `accounting` are keys that a scheduler extender counts and no node ever advertises.
     """
 
     name: str
-    keys: re.Pattern[str]
-    labels: re.Pattern[str]
-    accounting: re.Pattern[str] | None = None
+    keys: str
+    labels: str
+    accounting: str = ""
 
     def is_shown_by(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels has its devices, advertised or not."""
         return any(
-            self.labels.fullmatch(label) and value not in ("false", "0", "")
+            re.fullmatch(self.labels, label) and value not in ("false", "0", "")
             for label, value in labels.items()
         )
 
@@ -38,48 +40,42 @@ class Vendor(msgspec.Struct, frozen=True):
 VENDORS = (
     Vendor(
         "NVIDIA",
-        re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-[\w.]+)|volcano\.sh/vgpu-number"),
-        re.compile(
-            r"nvidia\.com/gpu\.(present|count|product)"
-            r"|feature\.node\.kubernetes\.io/pci-(\w+_)?10de(_\w+)*\.present"
-            r"|cloud\.google\.com/gke-accelerator|k8s\.amazonaws\.com/accelerator"
-        ),
-        re.compile(
-            r"nvidia\.com/(gpumem(-percentage)?|gpucores|priority)|volcano\.sh/vgpu-(memory|cores)"
-        ),
+        r"nvidia\.com/(gpu(\.shared)?|mig-[\w.]+)|volcano\.sh/vgpu-number",
+        r"nvidia\.com/gpu\.(present|count|product)"
+        r"|feature\.node\.kubernetes\.io/pci-(\w+_)?10de(_\w+)*\.present"
+        r"|cloud\.google\.com/gke-accelerator|k8s\.amazonaws\.com/accelerator",
+        r"nvidia\.com/(gpumem(-percentage)?|gpucores|priority)|volcano\.sh/vgpu-(memory|cores)",
     ),
     Vendor(
         "AMD",
-        re.compile(r"amd\.com/(gpu|[a-z]+_nps\d+)"),
-        re.compile(
-            r"(beta\.)?amd\.com/gpu\..*|feature\.node\.kubernetes\.io/(amd-v?gpu"
-            r"|pci-(\w+_)?1002(_\w+)*\.present)"
-        ),
+        r"amd\.com/(gpu|[a-z]+_nps\d+)",
+        r"(beta\.)?amd\.com/gpu\..*|feature\.node\.kubernetes\.io/(amd-v?gpu"
+        r"|pci-(\w+_)?1002(_\w+)*\.present)",
     ),
     Vendor(
         "Intel",
-        re.compile(r"gpu\.intel\.com/(i915|xe|tiles|millicores)"),
-        re.compile(r"intel\.feature\.node\.kubernetes\.io/gpu|gpu\.intel\.com/.*"),
+        r"gpu\.intel\.com/(i915|xe|tiles|millicores)",
+        r"intel\.feature\.node\.kubernetes\.io/gpu|gpu\.intel\.com/.*",
     ),
     Vendor(
         "Habana",
-        re.compile(r"habana\.ai/gaudi"),
-        re.compile(r"feature\.node\.kubernetes\.io/pci-(\w+_)?1da3(_\w+)*\.present|habana\.ai/.*"),
+        r"habana\.ai/gaudi",
+        r"feature\.node\.kubernetes\.io/pci-(\w+_)?1da3(_\w+)*\.present|habana\.ai/.*",
     ),
     Vendor(
         "AWS Neuron",
-        re.compile(r"aws\.amazon\.com/neuron(core|device)?"),
-        re.compile(r"aws\.amazon\.com/neuron.*"),
+        r"aws\.amazon\.com/neuron(core|device)?",
+        r"aws\.amazon\.com/neuron.*",
     ),
     Vendor(
         "Google TPU",
-        re.compile(r"google\.com/tpu"),
-        re.compile(r"cloud\.google\.com/gke-tpu-accelerator"),
+        r"google\.com/tpu",
+        r"cloud\.google\.com/gke-tpu-accelerator",
     ),
     Vendor(
         "Huawei Ascend",
-        re.compile(r"huawei\.com/(Ascend|npu).*"),
-        re.compile(r"accelerator(-type)?|node\.kubernetes\.io/npu.*|huawei\.com/.*"),
+        r"huawei\.com/(Ascend|npu).*",
+        r"accelerator(-type)?|node\.kubernetes\.io/npu.*|huawei\.com/.*",
     ),
 )
 
@@ -94,12 +90,12 @@ def is_extended(resource: str) -> bool:
     )
 
 
+@lru_cache(_NAMES)
 def vendor_of(resource: str) -> Vendor | None:
     """Return the vendor whose accelerators the key counts, None for anything else."""
-    for vendor in VENDORS:
-        if vendor.keys.fullmatch(resource):
-            return vendor
-    return None
+    if "/" not in resource:
+        return None
+    return next((vendor for vendor in VENDORS if re.fullmatch(vendor.keys, resource)), None)
 
 
 def is_gpu(resource: str) -> bool:
@@ -109,7 +105,7 @@ def is_gpu(resource: str) -> bool:
 
 def is_accounting(resource: str) -> bool:
     """Whether the key is counted by a scheduler extender alone (HAMi, Volcano vGPU)."""
-    return any(v.accounting and v.accounting.fullmatch(resource) for v in VENDORS)
+    return any(v.accounting and re.fullmatch(v.accounting, resource) for v in VENDORS)
 
 
 def is_rdma(resource: str) -> bool:

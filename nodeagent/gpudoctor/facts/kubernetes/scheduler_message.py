@@ -12,10 +12,11 @@ import re
 
 import msgspec
 
-_HEAD = re.compile(r"(?P<fit>\d+)/(?P<nodes>\d+) nodes are (?:un)?available:?\s*")
-_PREEMPTION = re.compile(r"\bpreemption:\s*", re.IGNORECASE)
-_COUNTED = re.compile(r"(?:^|,\s+|\.\s+)(?P<count>\d+)\s+(?=\S)")
-_POST_FILTER = re.compile(r"\.\s+(?!\d).*$")
+# As text: re compiles, once, what there is a message for.
+_HEAD = r"(?P<fit>\d+)/(?P<nodes>\d+) nodes are (?:un)?available:?\s*"
+_PREEMPTION = r"(?i)\bpreemption:\s*"
+_COUNTED = r"(?:^|,\s+|\.\s+)(?P<count>\d+)\s+(?=\S)"
+_POST_FILTER = r"\.\s+(?!\d).*$"
 _INSUFFICIENT = re.compile(r"Insufficient (?P<resource>\S+?)[.,]?$")
 _TAINT = re.compile(r"taint \{(?P<key>[^:}]+):?\s*(?P<value>[^}]*)\}")
 _MAX_CHARS = 64 * 1024
@@ -80,22 +81,22 @@ def parse(message: str) -> SchedulerMessage:
     """Parse any scheduler's message; text of no known form is one reason without a count."""
     text = " ".join(message[:_MAX_CHARS].split())
     head, preemption = text, ""
-    cut = _PREEMPTION.search(text)
+    cut = re.search(_PREEMPTION, text)
     if cut:
         head, preemption = text[: cut.start()], text[cut.end() :]
-    match = _HEAD.search(head)
+    match = re.search(_HEAD, head)
     nodes = int(match["nodes"]) if match and len(match["nodes"]) < 10 else None
     # What PostFilter plugins say follows the full stop, with or without "preemption:": "no new
     # claims to deallocate", "still not schedulable", "not found".
-    body = _POST_FILTER.sub("", head[match.end() :]) if match else head
-    return SchedulerMessage(nodes, _reasons(body), _reasons(_HEAD.sub("", preemption, count=1)))
+    body = re.sub(_POST_FILTER, "", head[match.end() :]) if match else head
+    return SchedulerMessage(nodes, _reasons(body), _reasons(re.sub(_HEAD, "", preemption, count=1)))
 
 
 def _reasons(body: str) -> tuple[Reason, ...]:
     body = body.strip().rstrip(".").strip()
     if not body:
         return ()
-    starts = list(_COUNTED.finditer(body))
+    starts = list(re.finditer(_COUNTED, body))
     if not starts or starts[0].start() != 0:
         return (Reason(None, body),)
     ends = [start.start() for start in starts[1:]] + [len(body)]

@@ -27,18 +27,19 @@ MIG_CONFIG = "nvidia.com/mig.config"
 MIG_STATE = "nvidia.com/mig.config.state"
 MIG_STRATEGY = "nvidia.com/mig.strategy"
 _NVIDIA = re.compile(r"nvidia\.com/(gpu|mig-[\w.]+?)(\.shared)?")
-_SHARED_LIMIT = re.compile(
-    r"(?:request for \"?(?P<resource>[\w./-]+)\"?.*?)?maximum request size for shared resources is "
-    r"(?P<most>\d+); found (?P<found>\d+)",
-    re.S,
+# As text: re compiles, once, what there is a message for.
+_SHARED_LIMIT = (
+    r"(?s)(?:request for \"?(?P<resource>[\w./-]+)\"?.*?)?"
+    r"maximum request size for shared resources is "
+    r"(?P<most>\d+); found (?P<found>\d+)"
 )
-_RESOURCE_OF_REQUEST = re.compile(r"allocation request for \"(?P<resource>[\w./-]+)\"")
-_SUFFIX = re.compile(r"(-SHARED|-MIG-\d[\w.+]*)+$")
-_MEMORY_FLAG = re.compile(
+_RESOURCE_OF_REQUEST = r"allocation request for \"(?P<resource>[\w./-]+)\""
+_SUFFIX = r"(-SHARED|-MIG-\d[\w.+]*)+$"
+_MEMORY_FLAG = (
     r"--(?:gpu-memory-utilization|mem-fraction-static|kv-cache-free-gpu-mem-fraction)[= ]"
     r"(?P<value>[\d.]+)"
 )
-_TOTAL = re.compile(
+_TOTAL = (
     r"total capac(?:ity|ty) of (?P<torch>[\d.]+) GiB|\([\d.]+/(?P<vllm>[\d.]+) GiB\)"
     r"|; (?P<old>[\d.]+) GiB total capacity"
 )
@@ -135,7 +136,7 @@ def family(resource: str) -> str | None:
 
 def bare_product(product: str) -> str:
     """Return a product label without what sharing appends to it."""
-    return _SUFFIX.sub("", product)
+    return re.sub(_SUFFIX, "", product)
 
 
 def _unregistered(situation: PodSituation) -> Evidence | None:
@@ -151,9 +152,9 @@ def _unregistered(situation: PodSituation) -> Evidence | None:
 
 def _shared_limit(situation: PodSituation) -> SharedLimit | None:
     for path, field, text in _texts(situation):
-        match = _SHARED_LIMIT.search(text)
+        match = re.search(_SHARED_LIMIT, text)
         if match and len(match["found"]) < 10:
-            named = match["resource"] or next(iter(_RESOURCE_OF_REQUEST.findall(text)), None)
+            named = match["resource"] or next(iter(re.findall(_RESOURCE_OF_REQUEST, text)), None)
             return SharedLimit(
                 named or _first_gpu(situation.pod), int(match["found"]), path, field, text
             )
@@ -180,7 +181,7 @@ def _engine_memory(situation: PodSituation) -> EngineMemory:
     totals = [
         float(found)
         for line in (*situation.lines_of("engine-total-memory"), *oom)
-        for match in _TOTAL.finditer(line.line.text)
+        for match in re.finditer(_TOTAL, line.line.text)
         if (found := next((value for value in match.groups() if value), None))
         and found.replace(".", "", 1).isdigit()
     ]
@@ -202,7 +203,7 @@ def _fraction(pod: Pod) -> tuple[str | None, str]:
             continue
         place += 1
         for name, words in (("args", container.args), ("command", container.command)):
-            match = _MEMORY_FLAG.search(" ".join(words))
+            match = re.search(_MEMORY_FLAG, " ".join(words))
             if match:
                 return match["value"], f"spec.containers[{place}].{name}"
     return None, ""

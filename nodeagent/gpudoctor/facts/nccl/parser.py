@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from gpudoctor.facts.nccl import flight, messages, ras, watchdog
+from gpudoctor.facts.nccl import messages, ras, watchdog
 from gpudoctor.facts.nccl.model import Line, NcclLog
 from gpudoctor.facts.nccl.records import LONGEST, Record, is_wrapped, plain, records
 from gpudoctor.facts.nccl.speakers import Speakers
@@ -21,6 +21,7 @@ from gpudoctor.facts.nccl.state import Process
 from gpudoctor.facts.nccl.summary import summarise
 
 if TYPE_CHECKING:
+    from gpudoctor.facts.nccl import flight
     from gpudoctor.facts.nccl.sieve import Sieve
 
 _CHANNEL = b" NCCL INFO Channel "
@@ -30,6 +31,8 @@ _TAIL_BYTES = 1 << 14
 _SIEVED = 1 << 16
 """Smaller pieces are not worth the sieve."""
 _SEEN_LIMIT = 1 << 11
+_FLIGHT = b"Not all ranks joining collective"
+"""With what the tool that reads flight records begins."""
 
 # The first eight bytes of messages that carry nothing for us and are printed often.
 _DULL = frozenset(
@@ -60,7 +63,7 @@ class Parser:
         self.book = messages.Book()
         self.work = watchdog.Watchdog()
         self.ras = ras.Reader()
-        self.flight = flight.Reader()
+        self.flight: flight.Reader | None = None
         self.sources: list[str] = []
         self.lines = 0
         self.unfinished: Line | None = None
@@ -137,7 +140,7 @@ class Parser:
         """Read whole lines, the newline of the last included."""
         if self.ras.is_open or ras.BEGIN in piece:
             self._read_ras(piece)
-        if self.flight.is_open or flight.BEGIN in piece:
+        if _FLIGHT in piece or (self.flight is not None and self.flight.is_open):
             self._read_flight(piece)
         if b"NCCL" not in piece:
             count = piece.count(b"\n")
@@ -159,8 +162,12 @@ class Parser:
 
     def _read_flight(self, piece: bytes) -> None:
         """Read the part of a piece that the flight recorder's tool wrote."""
+        if self.flight is None:
+            from gpudoctor.facts.nccl.flight import Reader  # imported late: few logs have it
+
+            self.flight = Reader()
         for number, line in enumerate(piece.split(b"\n")[:-1], self._number + 1):
-            if self.flight.is_open or flight.BEGIN in line:
+            if self.flight.is_open or _FLIGHT in line:
                 text = plain(line)
                 self.book.at(self._source, number, text)
                 self.flight.read(text, self.book.line())

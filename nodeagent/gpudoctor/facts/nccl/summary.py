@@ -75,7 +75,7 @@ def summarise(parser: Parser) -> NcclLog:
         work=parser.work.found(),
         gave_up_first=parser.work.gave_up_first,
         stuck=parser.work.stuck(),
-        flight=tuple(parser.flight.gaps()),
+        flight=tuple(parser.flight.gaps()) if parser.flight is not None else (),
         ras_processes=tuple(parser.ras.processes()),
         ras_lags=tuple(parser.ras.lags()),
         run_starts=tuple((run, line) for (_, run), line in book.run_starts.items()),

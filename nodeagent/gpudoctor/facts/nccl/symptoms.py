@@ -16,16 +16,18 @@ import msgspec
 class Symptom(msgspec.Struct, frozen=True):
     """`needle` must be in the message, then `pattern` must be found; `splits` names the values
     that keep events apart (a device), all others are those of the first line.
+
+    A pattern is text: re compiles, once, those of what a log shows.
     """
 
     kind: str
     needle: bytes
-    pattern: re.Pattern[bytes] | None = None
+    pattern: bytes | None = None
     splits: tuple[str, ...] = ()
 
 
 def _symptom(kind: str, needle: bytes, pattern: bytes = b"", *splits: str) -> Symptom:
-    return Symptom(kind, needle, re.compile(pattern) if pattern else None, splits)
+    return Symptom(kind, needle, pattern or None, splits)
 
 
 _ERROR = rb"(?: with error (?:(?P<errno>\d+) )?(?P<text>.+))?"
@@ -183,7 +185,7 @@ def find(message: bytes) -> tuple[Symptom, dict[str, str]] | None:
         if symptom.needle in message:
             if symptom.pattern is None:
                 return symptom, {}
-            match = symptom.pattern.search(message)
+            match = re.search(symptom.pattern, message)
             if match is not None:
                 return symptom, _values(match)
     return None

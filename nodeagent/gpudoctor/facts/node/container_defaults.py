@@ -36,6 +36,7 @@ class ContainerDefaults(msgspec.Struct, frozen=True):
 def read(host: Host, containers: Sequence[Container]) -> ContainerDefaults:
     """Look at the limits and mounts of the first containers on the node."""
     some = containers[:_MOST_LOOKED_AT]
+    host.expect(f"/proc/{one.pid}/{name}" for one in some for name in ("limits", "mountinfo"))
     return ContainerDefaults(
         memlock=_most(process.memlock_soft(host, one.pid) for one in some),
         shm=_most(process.shm_option(host, one.pid) for one in some),

@@ -17,7 +17,7 @@ import msgspec
 
 from gpudoctor.facts.node import allotments, pci, process, rdma
 from gpudoctor.facts.node.allotments import Allotment
-from gpudoctor.facts.node.model import NodeFacts, WorkloadFacts
+from gpudoctor.facts.node.model import NodeFacts, VerbsNode, WorkloadFacts
 from gpudoctor.report import Subject
 from gpudoctor.sources.host import Host, Listing, Missing, names, text
 
@@ -38,6 +38,9 @@ _OF_WHEEL = {"cuda_runtime": "libcudart", "nccl": "libnccl"}
 _MOST_PROCESSES = 8
 """Of a container are looked into for libraries: a launcher's children load them, it does not."""
 _SHORT = 12
+_KTHREADD = "/proc/2"
+_KERNELS_OWN = 0x00200000
+"""PF_KTHREAD in the flags of /proc/PID/stat."""
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,33 +83,44 @@ def find(host: Host, given_out: Sequence[Allotment] = ()) -> tuple[Container, ..
     if isinstance(listing, Missing):
         return ()
     processes: dict[tuple[str, str | None], list[int]] = {}
-    pids = sorted(int(name) for name in listing.names if name.isdigit())
+    own = _kernel_threads(host)
+    pids = sorted(int(name) for name in listing.names if name.isdigit() and name not in own)
     host.expect(f"/proc/{pid}/cgroup" for pid in pids)
     for pid in pids:
         identity = identify(text(host, f"/proc/{pid}/cgroup") or "")
         if identity is not None:
             processes.setdefault((identity[1], identity[0]), []).append(pid)
+    firsts = [pids[0] for pids in processes.values()]
+    host.expect((), lists=(f"/proc/{pid}/root/dev" for pid in firsts))
+    minors = [_gpu_minors(host, pid) for pid in firsts]
     named = (allotments.names_by_id(host) or {}) if given_out else {}
     by_names = {one.names: one for one in given_out}
     allotted = {identity: by_names.get(names) for identity, names in named.items()}
     return tuple(
-        _container(host, container, pod, pids, allotted.get(container))
-        for (container, pod), pids in processes.items()
+        Container(
+            pod_uid=pod,
+            container_id=container,
+            pid=str(pids[0]),
+            gpu_minors=seen,
+            libraries={} if seen == frozenset() else _libraries(host, pids[:_MOST_PROCESSES]),
+            allotment=allotted.get(container),
+        )
+        for ((container, pod), pids), seen in zip(processes.items(), minors, strict=True)
     )
 
 
-def _container(
-    host: Host, identity: str, pod: str | None, pids: list[int], allotment: Allotment | None
-) -> Container:
-    minors = _gpu_minors(host, pids[0])
-    return Container(
-        pod_uid=pod,
-        container_id=identity,
-        pid=str(pids[0]),
-        gpu_minors=minors,
-        libraries={} if minors == frozenset() else _libraries(host, pids[:_MOST_PROCESSES]),
-        allotment=allotment,
-    )
+def _kernel_threads(host: Host) -> frozenset[str]:
+    """Return the PIDs of the kernel's own threads, which are in no container.
+
+    A machine with many CPUs has thousands. All are children of kthreadd, which is process 2 of a
+    machine and of nothing else: in a container's /proc that is a process like any other. A kernel
+    without CONFIG_PROC_CHILDREN does not list them: then each is looked at.
+    """
+    # Behind the name in parentheses: state, parent, group, session, terminal, its group, flags.
+    after = (text(host, f"{_KTHREADD}/stat") or "").rpartition(")")[2].split()
+    if len(after) < 7 or not after[6].isdigit() or not int(after[6]) & _KERNELS_OWN:
+        return frozenset()
+    return frozenset((text(host, f"{_KTHREADD}/task/2/children") or "").split())
 
 
 def _gpu_minors(host: Host, pid: int) -> frozenset[str] | None:
@@ -147,34 +161,61 @@ def _of_wheel(host: Host, pid: int, folder: str, name: str) -> str | None:
     return None
 
 
-def workload(host: Host, container: Container, node: NodeFacts) -> WorkloadFacts | None:
-    """Return the facts of a container that uses GPUs or RDMA; None for any other.
+def workloads(
+    host: Host, containers: Sequence[Container], node: NodeFacts
+) -> list[WorkloadFacts | None]:
+    """Return the facts of each container that uses GPUs or RDMA; None for any other.
 
     Whether its devices can be opened is not known from outside: our own device cgroup counts.
     What it was given is what the kubelet says, else the device nodes that it has: a privileged
     container has those of all GPUs.
     """
-    found = process.read_process(host, container.pid)
-    verbs, whole = rdma.read_nodes(host, f"/proc/{container.pid}/root/dev/infiniband")
+    host.expect(
+        (f"/proc/{one.pid}/environ" for one in containers),
+        lists=(_verbs(one) for one in containers),
+    )
+    uses = [_uses(host, one, node) for one in containers]
+    return [
+        None if used is None else _workload(host, one, node, used)
+        for one, used in zip(containers, uses, strict=True)
+    ]
+
+
+def _verbs(container: Container) -> str:
+    return f"/proc/{container.pid}/root{rdma.DEV}"
+
+
+class _Uses(msgspec.Struct, frozen=True):
+    verbs: tuple[VerbsNode, ...] | None
+    verbs_whole: bool
+    given: tuple[str, ...] | None
+
+
+def _uses(host: Host, container: Container, node: NodeFacts) -> _Uses | None:
+    verbs, whole = rdma.read_nodes(host, _verbs(container))
     allotment = container.allotment
     given = allotments.gpus(host, allotment, node.mig) if allotment else None
-    asks = _asks_for_gpus(found.environment)
+    asks = _asks_for_gpus(process.variables(host, container.pid))
     if not container.gpu_minors and not verbs and not given and not asks:
         return None
     if not given:
         given = None
         if container.gpu_minors is not None:
             given = pci.with_minors(host, container.gpu_minors)
+    return _Uses(verbs, whole, given)
+
+
+def _workload(host: Host, container: Container, node: NodeFacts, used: _Uses) -> WorkloadFacts:
     return WorkloadFacts(
         subject=Subject("Container", container.container_id[:_SHORT]),
         pci=node.pci,
         pci_whole=node.pci_whole,
-        given=given,
+        given=used.given,
         hcas=node.hcas,
-        verbs=verbs,
-        verbs_whole=whole,
+        verbs=used.verbs,
+        verbs_whole=used.verbs_whole,
         rdma_shared=node.rdma_shared,
-        process=found,
+        process=process.read_process(host, container.pid),
         numa=node.numa,
         cpu_policy=node.cpu_policy,
         in_container=True,

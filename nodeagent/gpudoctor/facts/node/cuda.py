@@ -5,10 +5,10 @@ The tables are `cuda.toml` beside this module, with their sources and date.
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 
 import msgspec
 
@@ -80,7 +80,7 @@ def tables() -> Tables:
     """Load the tables, once."""
     import tomllib  # imported late: each run imports this module, few read the tables
 
-    raw = importlib.resources.files(__package__).joinpath("cuda.toml").read_text(encoding="utf-8")
+    raw = Path(__file__).with_name("cuda.toml").read_text(encoding="utf-8")
     data = tomllib.loads(raw)
     architectures = [
         Architecture(

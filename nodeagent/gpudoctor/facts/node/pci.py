@@ -17,10 +17,9 @@ _ANY_ADDRESS = re.compile(
 )
 _ROOT = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 _SPEED = re.compile(r"^([0-9.]+) ?GT/s")
-_READ = (
-    "vendor", "class", "local_cpulist", "device", "numa_node", "current_link_speed",
-    "current_link_width", "max_link_speed", "max_link_width",
-)  # fmt: skip
+_LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
+_READ = ("vendor", "class", "local_cpulist", "device", "numa_node", *_LINK)
+_LINKS = ("physfn", "driver", "iommu_group")
 _WIDEST = 32
 """Lanes of the widest link; unknown widths read 63 or 255."""
 
@@ -38,11 +37,14 @@ def read_devices(host: Host) -> tuple[tuple[PciDevice, ...], bool]:
     listing = host.listing(DEVICES)
     if isinstance(listing, Missing):
         return (), listing.absent
-    found = []
-    for name in listing.names:
-        if _ADDRESS.match(name):
-            host.expect(f"{DEVICES}/{name}/{attribute}" for attribute in _READ)
-            found.append(read_device(host, name))
+    addresses = [name for name in listing.names if _ADDRESS.match(name)]
+    host.expect((), links=(f"{DEVICES}/{name}" for name in addresses))
+    above = {bridges[-1] for name in addresses if (bridges := _chain(host, name)[1])}
+    asked = [f"{DEVICES}/{name}/{attribute}" for name in addresses for attribute in _READ]
+    asked += [f"{DEVICES}/{name}/{attribute}" for name in above for attribute in _LINK]
+    linked = (f"{DEVICES}/{name}/{link}" for name in addresses for link in _LINKS)
+    host.expect(dict.fromkeys(asked), links=linked)
+    found = [read_device(host, name) for name in addresses]
     return tuple(device for device in found if device is not None), listing.complete
 
 

@@ -26,6 +26,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _WHOLE_MAP = ["0", "0", "4294967295"]
 _HUGE = "/sys/kernel/mm/hugepages"
 _INITS = ("systemd", "init", "launchd")
+_CPUSET = "/sys/fs/cgroup/cpuset.cpus.effective"
 _READ = ("status", "limits", "uid_map", "mountinfo", "environ")
 
 
@@ -52,7 +53,7 @@ def in_container(host: Host) -> bool | None:
 def read_process(host: Host, pid: str) -> Process:
     """Read one process; what cannot be read stays None."""
     folder = f"/proc/{pid}"
-    host.expect(f"{folder}/{name}" for name in _READ)
+    host.expect([*(f"{folder}/{name}" for name in _READ), _CPUSET])
     status = dict(_STATUS.findall(text(host, f"{folder}/status") or ""))
     limits = _memlock(host, pid)
     uid = status.get("Uid", "").split()
@@ -72,7 +73,7 @@ def read_process(host: Host, pid: str) -> Process:
         lock_tried=_lock_tried(host, pid),
         shm_bytes=shm,
         shm_used=shm_used,
-        environment=_environment(host, pid),
+        environment=variables(host, pid),
     )
 
 
@@ -111,7 +112,7 @@ def _set(value: str | None) -> frozenset[int] | None:
 def _cpus(host: Host, allowed: str | None) -> frozenset[int] | None:
     """Return the CPUs that the process may use: its own list, within the container's cpuset."""
     own = _set(allowed)
-    cpuset = _set(text(host, "/sys/fs/cgroup/cpuset.cpus.effective"))
+    cpuset = _set(text(host, _CPUSET))
     if own is not None and cpuset:
         return own & cpuset or own
     return own if own is not None else cpuset
@@ -172,7 +173,8 @@ def _shm_mount(table: str) -> tuple[int | None, bool]:
     return size, mounted
 
 
-def _environment(host: Host, pid: str) -> dict[str, str] | None:
+def variables(host: Host, pid: str) -> dict[str, str] | None:
+    """Return the environment of a process, of which only some may be read; None if denied."""
     raw = host.read_bytes(f"/proc/{pid}/environ")
     return None if isinstance(raw, Missing) else environment.allowed(raw)
 

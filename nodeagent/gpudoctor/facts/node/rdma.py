@@ -5,6 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 
+import msgspec
+
 from gpudoctor.facts.node import pci
 from gpudoctor.facts.node.model import Gid, Hca, PciDevice, Port, VerbsNode
 from gpudoctor.sources.host import Host, Missing, names, text
@@ -15,6 +17,7 @@ DEV = "/dev/infiniband"
 _STATE = re.compile(r"^\d+:\s*(\S+)")
 _RATE = re.compile(r"^([0-9.]+) Gb/sec")
 _MOST_GIDS = 256
+_OF_HCA, _OF_PORT = ("hca_type", "board_id"), ("rate", "link_layer", "state", "phys_state")
 COUNTERS = (
     "counters/link_downed",
     "counters/link_error_recovery",
@@ -39,7 +42,14 @@ def read_hcas(
     if isinstance(listing, Missing):
         return () if listing.absent else None
     verbs = _verbs_of(host)
-    return tuple(_hca(host, name, devices, verbs, later) for name in listing.names)
+    folders = [f"{CLASS}/{name}" for name in listing.names]
+    host.expect((), lists=(f"{folder}/ports" for folder in folders))
+    ports = [f"{at}/ports/{port}" for at in folders for port in names(host, f"{at}/ports")]
+    asked = [f"{folder}/{name}" for folder in folders for name in _OF_HCA]
+    asked += [f"{port}/{name}" for port in ports for name in (*_OF_PORT, *COUNTERS)]
+    host.expect(asked, links=(f"{folder}/device" for folder in folders))
+    hcas = [_hca(host, name, devices, verbs, later) for name in listing.names]
+    return tuple(_with_gids(host, hca) for hca in hcas)
 
 
 def _verbs_of(host: Host) -> dict[str, str]:
@@ -76,7 +86,6 @@ def _hca(
 def _port(host: Host, folder: str, number: str, later: Host | None) -> Port:
     now = later or host
     rate = text(now, f"{folder}/rate") or ""
-    link_layer = text(host, f"{folder}/link_layer")
     before = _counters(host, folder)
     after = _counters(later, folder) if later else {}
     return Port(
@@ -85,8 +94,7 @@ def _port(host: Host, folder: str, number: str, later: Host | None) -> Port:
         physical=_state(text(now, f"{folder}/phys_state")),
         rate=float(match[1]) if (match := _RATE.match(rate)) else None,
         rate_text=rate,
-        link_layer=link_layer,
-        gids=_gids(host, folder) if link_layer == "Ethernet" else (),
+        link_layer=text(host, f"{folder}/link_layer"),
         counters=after or before,
         growth={
             name: after[name] - value
@@ -104,7 +112,6 @@ def _state(content: str | None) -> str | None:
 
 def _counters(host: Host, folder: str) -> dict[str, int]:
     found = {}
-    host.expect(f"{folder}/{counter}" for counter in COUNTERS)
     for counter in COUNTERS:
         content = text(host, f"{folder}/{counter}")
         if content is not None and content.isdigit():
@@ -112,17 +119,34 @@ def _counters(host: Host, folder: str) -> dict[str, int]:
     return found
 
 
+def _with_gids(host: Host, hca: Hca) -> Hca:
+    ports = f"{CLASS}/{hca.name}/ports"
+    return msgspec.structs.replace(
+        hca,
+        ports=tuple(
+            msgspec.structs.replace(port, gids=_gids(host, f"{ports}/{port.number}"))
+            if port.link_layer == "Ethernet"
+            else port
+            for port in hca.ports
+        ),
+    )
+
+
 def _gids(host: Host, folder: str) -> tuple[Gid, ...]:
     indexes = sorted(int(name) for name in names(host, f"{folder}/gids") if name.isdigit())
-    found = []
-    host.expect(f"{folder}/gids/{index}" for index in indexes[:_MOST_GIDS])
-    for index in indexes[:_MOST_GIDS]:
-        value = text(host, f"{folder}/gids/{index}")
-        if value is not None:
-            used = value.strip("0:") != ""
-            kind = text(host, f"{folder}/gid_attrs/types/{index}") if used else None
-            found.append(Gid(index, value, kind))
-    return tuple(found)
+    at = {index: f"{folder}/gids/{index}" for index in indexes[:_MOST_GIDS]}
+    host.expect(at.values())
+    values = {index: value for index, path in at.items() if (value := text(host, path)) is not None}
+    kinds = {
+        index: f"{folder}/gid_attrs/types/{index}"
+        for index, value in values.items()
+        if value.strip("0:")
+    }
+    host.expect(kinds.values())
+    return tuple(
+        Gid(index, value, text(host, kinds[index]) if index in kinds else None)
+        for index, value in values.items()
+    )
 
 
 def read_nodes(host: Host, folder: str = DEV) -> tuple[tuple[VerbsNode, ...] | None, bool]:

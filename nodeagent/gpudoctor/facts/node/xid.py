@@ -5,9 +5,9 @@ The tables are `xid.tsv` and `sxid.toml` beside this module, with their sources.
 
 from __future__ import annotations
 
-import importlib.resources
 from enum import IntEnum, StrEnum
 from functools import cache
+from pathlib import Path
 
 import msgspec
 
@@ -57,7 +57,7 @@ class Xid(msgspec.Struct, frozen=True):
 
 @cache
 def _catalogue() -> dict[int, Xid]:
-    text = importlib.resources.files(__package__).joinpath("xid.tsv").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("xid.tsv").read_text(encoding="utf-8")
     rows = [line.split("\t") for line in text.splitlines() if line[:1].isdigit()]
     words = {action.word: action for action in Action}
     return {
@@ -86,7 +86,7 @@ def xid(code: int) -> Xid:
 def _switch_codes() -> dict[str, frozenset[int]]:
     import tomllib  # imported late: only a log with switch errors needs it
 
-    file = importlib.resources.files(__package__).joinpath("sxid.toml")
+    file = Path(__file__).with_name("sxid.toml")
     data = tomllib.loads(file.read_text(encoding="utf-8"))
     return {
         kind: frozenset(

@@ -99,8 +99,10 @@ class Host(Protocol):
     def read_bytes(self, path: str) -> bytes | Missing:
         """Return a regular file's content, following links; at most 1 MiB of it."""
 
-    def expect(self, paths: Iterable[str]) -> None:
-        """Say which files will be read next: a live host then reads them all in one go."""
+    def expect(
+        self, reads: Iterable[str], *, lists: Iterable[str] = (), links: Iterable[str] = ()
+    ) -> None:
+        """Say what will be read, listed and followed next: a live host asks for it in one go."""
 
     def listing(self, path: str) -> Listing | Missing:
         """Return the names in a directory."""

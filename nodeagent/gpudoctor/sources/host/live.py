@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpudoctor.sources.host import TIMED_OUT, UNREAD, DeviceNode, Listing, Missing, Space
 
 BOUND = 5.0
@@ -25,6 +27,8 @@ BOUND = 5.0
 
 _LIMIT = 1 << 20
 _MOST_ANSWER = 64 << 20
+_LOOKS = 8
+"""So often within a bound is looked whether a worker that says nothing gets on."""
 _PIPE = 4096
 """What a pipe takes at once when it says that it has room."""
 _KERNEL_LOG = "dmesg"
@@ -60,7 +64,7 @@ class LiveHost:
         self._bound = bound
         self._worker: _Worker | None = None
         self._stuck: dict[str, _Worker] = {}
-        self._ahead: dict[str, bytes | Missing] = {}
+        self._ahead: dict[tuple[str, str], Any | Missing] = {}
 
     def __enter__(self) -> LiveHost:
         return self
@@ -86,68 +90,86 @@ class LiveHost:
             if held.is_alive():
                 return Missing(TIMED_OUT, "an earlier call is still stuck")
             del self._stuck[where]
-        if self._worker is None:
-            try:
-                self._worker = _Worker(self._root)
-            except OSError as error:
-                # Nothing is known then; that it "may not be read" would blame the file.
-                return Missing("EIO", f"the reading process cannot be started: {error.strerror}")
-        reply = self._worker.ask(request, bound)
-        if reply is None:
-            self._worker.kill()
-            self._stuck[where] = self._worker
-            self._worker = None
+        try:
+            worker = self._ready()
+        except OSError as error:
+            # Nothing is known then; that it "may not be read" would blame the file.
+            return Missing("EIO", f"the reading process cannot be started: {error.strerror}")
+        replies = worker.ask([request], bound)
+        if not replies:
+            self._give_up(worker, where)
             return Missing(TIMED_OUT, f"no answer in {bound:g} s")
-        if "errno" in reply:
-            return Missing(str(reply["errno"]), str(reply.get("note", "")))
-        return reply["ok"]
+        return _found(replies[0])
+
+    def _ready(self) -> _Worker:
+        """Return a worker that lives, a new one if need be; OSError if none can be started."""
+        if self._worker is not None and not self._worker.is_alive():
+            self._worker.kill()
+            self._worker = None
+        self._worker = self._worker or _Worker(self._root)
+        return self._worker
+
+    def _give_up(self, worker: _Worker, where: str) -> None:
+        """Kill a worker that hangs there, and touch nothing there while it lives."""
+        worker.kill()
+        self._stuck[where] = worker
+        self._worker = None
+
+    def _look(self, op: str, path: str) -> Any | Missing:
+        if (op, path) in self._ahead:
+            return self._ahead.pop((op, path))
+        return self._ask(area(path), self._bound, _request(op, path))
 
     def read_bytes(self, path: str) -> bytes | Missing:
         """Return a regular file's content, at most 1 MiB of it."""
-        if path in self._ahead:
-            return self._ahead.pop(path)
-        request = {"op": "read", "path": path, "limit": _LIMIT}
-        found = self._ask(area(path), self._bound, request)
+        found = self._look("read", path)
         return found if isinstance(found, Missing) else str(found).encode("latin-1")
 
-    def expect(self, paths: Iterable[str]) -> None:
-        """Read these files with one request: two switches between processes, not two for each.
+    def expect(
+        self, reads: Iterable[str], *, lists: Iterable[str] = (), links: Iterable[str] = ()
+    ) -> None:
+        """Ask for all of this with one request: two switches between processes, not two for each.
 
-        Where one does not answer, the rest is left for `read_bytes` to ask.
+        Where one does not answer, what follows it is left to be asked for by itself.
         """
-        wanted = [path for path in paths if area(path) not in self._stuck]
+        kinds = (("read", reads), ("list", lists), ("link", links))
+        wanted = [(op, path) for op, paths in kinds for path in paths]
+        if self._stuck:
+            wanted = [one for one in wanted if area(one[1]) not in self._stuck]
         self._ahead.clear()
         if not wanted:
             return
-        worker = self._worker = self._worker or _Worker(self._root)
-        request = {"op": "read all", "paths": wanted, "limit": _LIMIT}
-        replies = worker.ask_all(request, len(wanted), self._bound)
-        self._ahead = dict(zip(wanted, map(_content, replies), strict=False))
+        try:
+            worker = self._ready()
+        except OSError:
+            return  # each call says so for itself
+        replies = worker.ask([_request(*one) for one in wanted], self._bound)
+        self._ahead = dict(zip(wanted, map(_found, replies), strict=False))
         if len(replies) < len(wanted):
-            worker.kill()
-            self._worker = None
-            late = wanted[len(replies)]
-            self._stuck[area(late)] = worker
+            late = wanted[worker.at()]
+            self._give_up(worker, area(late[1]))
             self._ahead[late] = Missing(TIMED_OUT, f"no answer in {self._bound:g} s")
 
     def listing(self, path: str) -> Listing | Missing:
         """Return the names in a directory."""
-        found = self._ask(area(path), self._bound, {"op": "list", "path": path})
-        return found if isinstance(found, Missing) else Listing(tuple(found), True)
+        found = self._look("list", path)
+        if isinstance(found, Missing):
+            return found
+        return Listing(tuple(map(_name, found)), True)
 
     def target(self, path: str) -> str | Missing:
         """Return what a symbolic link says."""
-        found = self._ask(area(path), self._bound, {"op": "link", "path": path})
-        return found if isinstance(found, Missing) else str(found)
+        found = self._look("link", path)
+        return found if isinstance(found, Missing) else _name(found)
 
     def device(self, path: str) -> DeviceNode | Missing:
         """Return a device node, and whether it opens: asked of our own container only."""
-        found = self._ask(area(path), self._bound, {"op": "device", "path": path})
+        found = self._look("device", path)
         if isinstance(found, Missing):
             return found
         opened = None
         if not self._root and path.startswith("/dev/infiniband/uverbs"):
-            tried = self._ask(area(path), self._bound, {"op": "open", "path": path})
+            tried = self._look("open", path)
             opened = tried.errno if isinstance(tried, Missing) else ""
         major, minor = found["char"]
         mode = int(found["mode"], 8)
@@ -155,7 +177,7 @@ class LiveHost:
 
     def space(self, path: str) -> Space | Missing:
         """Return how large and how full the file system at a path is."""
-        found = self._ask(area(path), self._bound, {"op": "space", "path": path})
+        found = self._look("space", path)
         return found if isinstance(found, Missing) else Space(found["size"], found["free"])
 
     def try_lock(self, size: int) -> str | Missing:
@@ -184,10 +206,23 @@ class LiveHost:
         )
 
 
-def _content(reply: dict[str, Any]) -> bytes | Missing:
+def _request(op: str, path: str) -> dict[str, Any]:
+    return {"op": op, "path": os.fsencode(path).decode("latin-1"), "limit": _LIMIT}
+
+
+def _found(reply: dict[str, Any]) -> Any | Missing:
     if "errno" in reply:
         return Missing(str(reply["errno"]), str(reply.get("note", "")))
-    return str(reply["ok"]).encode("latin-1")
+    return reply["ok"]
+
+
+def _name(told: str) -> str:
+    """Return a file's name of its bytes."""
+    return told if told.isascii() else os.fsdecode(told.encode("latin-1"))
+
+
+_ANSWERS = msgspec.json.Decoder(list[dict[str, Any]])
+_MARK = 4
 
 
 class _Worker:
@@ -196,7 +231,8 @@ class _Worker:
     def __init__(self, root: str) -> None:
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        command = [sys.executable, "-I", "-S", str(_WORKER), root]
+        self._mark = os.memfd_create("mark", 0)
+        command = [sys.executable, "-I", "-S", str(_WORKER), root, str(self._mark)]
         try:
             self._pid = os.posix_spawn(
                 sys.executable,
@@ -208,9 +244,14 @@ class _Worker:
                 ],
                 setpgroup=0,
             )
+        except OSError:
+            for ours in (ours_in, ours_out, self._mark):
+                os.close(ours)
+            raise
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
+        os.set_inheritable(self._mark, False)
         self._in, self._out = ours_in, ours_out
         self._poll = select.poll()
         self._poll.register(ours_in, select.POLLIN)
@@ -218,29 +259,36 @@ class _Worker:
         self._room.register(ours_out, select.POLLOUT)
         self._alive = True
 
-    def ask(self, request: dict[str, Any], bound: float) -> dict[str, Any] | None:
-        """Send a request and return the answer; None if there is none within the bound."""
-        return next(iter(self.ask_all(request, 1, bound)), None)
-
-    def ask_all(self, request: dict[str, Any], count: int, bound: float) -> list[dict[str, Any]]:
-        """Send a request and return its answers; fewer where one does not come within the bound."""
-        if not self._send(json.dumps(request).encode() + b"\n", bound):
+    def ask(self, requests: list[dict[str, Any]], bound: float) -> list[dict[str, Any]]:
+        """Return the answers in order; fewer where one does not come within the bound."""
+        os.pwrite(self._mark, bytes(_MARK), 0)
+        if not self._send(json.dumps({"asks": requests}).encode() + b"\n", bound):
             return []
+        answers: list[dict[str, Any]] = []
+        line, size, at = bytearray(), 0, 0
         deadline = time.monotonic() + bound
-        received, lines = bytearray(), 0
-        while lines < count and len(received) < _MOST_ANSWER:
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._poll.poll(left * 1000):
-                break
+        while len(answers) < len(requests) and size < _MOST_ANSWER:
+            if not self._poll.poll(bound * 1000 / _LOOKS):
+                if self.at() == at and time.monotonic() >= deadline:
+                    break
+                if self.at() != at:
+                    at, deadline = self.at(), time.monotonic() + bound
+                continue
             part = os.read(self._in, 1 << 16)
             if not part:
                 ended = {"errno": "EIO", "note": "the reading process ended"}
-                return [*_decoded(received), *([ended] * (count - lines))]
-            received += part
-            if new := part.count(b"\n"):
-                lines += new
-                deadline = time.monotonic() + bound
-        return _decoded(received)
+                return [*answers, *([ended] * (len(requests) - len(answers)))]
+            size += len(part)
+            line += part
+            *whole, line = line.split(b"\n") if b"\n" in part else (line,)
+            for one in whole:
+                answers += _ANSWERS.decode(one)
+            deadline = time.monotonic() + bound
+        return answers
+
+    def at(self) -> int:
+        """Return the number of the request that it works on."""
+        return int.from_bytes(os.pread(self._mark, _MARK, 0), "little")
 
     def _send(self, request: bytes, bound: float) -> bool:
         """Write a request, which may be larger than the pipe holds; whether it was all taken."""
@@ -266,8 +314,10 @@ class _Worker:
 
     def kill(self) -> None:
         """Send SIGKILL to the worker and what it started, and do not wait for it."""
-        os.close(self._in)
-        os.close(self._out)
+        for ours in (self._in, self._out, self._mark):
+            os.close(ours)
+        if not self._alive:
+            return
         try:
             os.killpg(self._pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -279,8 +329,3 @@ class _Worker:
         if self._alive:
             os.waitpid(self._pid, 0)
             self._alive = False
-
-
-def _decoded(received: bytearray) -> list[dict[str, Any]]:
-    """Return the whole lines; what follows the last line break was cut off."""
-    return [json.loads(line) for line in received.split(b"\n")[:-1]]

@@ -96,7 +96,9 @@ class RecordedHost:
                 return Missing("EIO", "the recording holds broken base64")
         return _missing(entry) or Missing("EISDIR")
 
-    def expect(self, paths: Iterable[str]) -> None:
+    def expect(
+        self, reads: Iterable[str], *, lists: Iterable[str] = (), links: Iterable[str] = ()
+    ) -> None:
         """All is at hand."""
 
     def listing(self, path: str) -> Listing | Missing:

@@ -24,18 +24,39 @@ _DENIED = ("EACCES", "EPERM")
 
 
 class Recorder:
-    """A host that passes every call on and remembers the answers in `tree`."""
+    """A host that passes every call on once and remembers the answers in `tree`.
+
+    A recording holds one answer to a question, so what is asked again in a reading is answered
+    from it: the facts of a live machine are those of its recording, and it is asked less.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._missed: dict[tuple[str, str], Missing] = {}
         self.tree: dict[str, Any] = {}
+
+    def _known(self, op: str, path: str) -> bytes | Listing | str | Missing | None:
+        """Return the answer to a question that was asked before, None for a new one."""
+        entry = self.tree.get(path)
+        if op == "read" and isinstance(entry, str):
+            return entry.encode()
+        if isinstance(entry, dict):
+            if op == "read" and "b64" in entry:
+                return base64.b64decode(entry["b64"])
+            if op == "list" and "dir" in entry:
+                return Listing(tuple(entry["dir"]), True)
+            if op == "link" and "link" in entry:
+                return str(entry["link"])
+        return self._missed.get((op, path))
 
     def _keep(self, path: str, entry: Any) -> None:
         known = self.tree.get(path)
         if known is None or (isinstance(known, dict) and "errno" in known):
             self.tree[path] = entry
 
-    def _keep_missing(self, path: str, missing: Missing) -> None:
+    def _keep_missing(self, path: str, missing: Missing, op: str = "") -> None:
+        if op:
+            self._missed[op, path] = missing
         self._keep(
             path, {"errno": missing.errno} | ({"note": missing.note} if missing.note else {})
         )
@@ -46,9 +67,12 @@ class Recorder:
 
     def read_bytes(self, path: str) -> bytes | Missing:
         """Read and remember a file; of an environment only what may be read."""
+        known = self._known("read", path)
+        if isinstance(known, bytes | Missing):
+            return known
         content = self._host.read_bytes(path)
         if isinstance(content, Missing):
-            self._keep_missing(path, content)
+            self._keep_missing(path, content, "read")
             return content
         if _ENVIRON.match(path):
             content = environment.encode(environment.allowed(content))
@@ -58,24 +82,36 @@ class Recorder:
             self._keep(path, {"b64": base64.b64encode(content).decode("ascii")})
         return content
 
-    def expect(self, paths: Iterable[str]) -> None:
+    def expect(
+        self, reads: Iterable[str], *, lists: Iterable[str] = (), links: Iterable[str] = ()
+    ) -> None:
         """Pass it on; what is then read is remembered."""
-        self._host.expect(paths)
+        self._host.expect(
+            (path for path in reads if self._known("read", path) is None),
+            lists=(path for path in lists if self._known("list", path) is None),
+            links=(path for path in links if self._known("link", path) is None),
+        )
 
     def listing(self, path: str) -> Listing | Missing:
         """List and remember a directory; an incomplete listing is not remembered as a whole."""
+        known = self._known("list", path)
+        if isinstance(known, Listing | Missing):
+            return known
         found = self._host.listing(path)
         if isinstance(found, Missing):
-            self._keep_missing(path, found)
+            self._keep_missing(path, found, "list")
         elif found.complete:
             self._keep(path, {"dir": list(found.names)})
         return found
 
     def target(self, path: str) -> str | Missing:
         """Read and remember a symbolic link."""
+        known = self._known("link", path)
+        if isinstance(known, str | Missing):
+            return known
         found = self._host.target(path)
         if isinstance(found, Missing):
-            self._keep_missing(path, found)
+            self._keep_missing(path, found, "link")
         else:
             self._keep(path, {"link": found})
         return found

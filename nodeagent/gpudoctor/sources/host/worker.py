@@ -1,14 +1,16 @@
 """The child that touches the machine, so that a call which never returns blocks only itself.
 
-Runs as a script with nothing but the standard library: `python -I -S worker.py ROOT`. It reads
-one JSON request a line and answers one JSON line, contents as Latin-1 so that any byte passes:
+Runs as a script with nothing but the standard library: `python -I -S worker.py ROOT MARK`. It
+reads one JSON line a request, {"asks": [...]}, and answers the asks in their order, in JSON lines
+that hold a list of answers each. Contents, names and paths are Latin-1, so that any byte passes:
     {"op": "read", "path": …, "limit": n}  -> {"ok": content} | {"errno": NAME, "note": …}
-    {"op": "read all", "paths": […], "limit": n} -> a line for each path, as for "read"
     {"op": "list" | "link" | "device" | "open", "path": …}
     {"op": "space", "path": …}             -> {"ok": {"size": bytes, "free": bytes}}
     {"op": "lock", "size": bytes}          -> {"ok": "" or the errno of the refusal}
     {"op": "run", "command": […], "seconds": n}
     {"op": "kernel log"}                   -> {"ok": the ring buffer's text}
+In the file open as descriptor MARK stands the number of the ask that it is at, in 4 bytes: so the
+parent knows which one hangs, although answers go out several at a time.
 Below another root, and below /proc/PID/root, which tenants fill, paths are resolved with
 openat2 inside that root: absolute links stay inside, magic links are refused, and only regular
 files are read, without waiting.
@@ -22,7 +24,6 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
 
 _TENANT = re.compile(r"^(/proc/[0-9]+/root)(/.*)$")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -30,6 +31,12 @@ _OPENAT2 = 437
 _IN_ROOT, _NO_MAGIC_LINKS = 0x10, 0x02
 _MOST_OUTPUT = 8 << 20
 _MOST_NAMES = 1 << 16
+_PIECE = 1 << 15
+"""Answers of about so many bytes go out in one line: each write wakes the one who reads."""
+_PAGE = 1 << 12
+"""What a file of sysfs has at most; room for more would cost more than most reads do."""
+_OVERHEAD = 16
+"""Bytes of an answer beside its content."""
 _ON_FAULT = 1
 _MAP_FAILED = (1 << 64) - 1
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -94,10 +101,11 @@ class Tree:
             if not stat.S_ISREG(mode):
                 raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "not a file")
             parts: list[bytes] = []
-            left = limit
-            while left > 0 and (part := os.read(descriptor, min(left, 1 << 16))):
+            left, most = limit, _PAGE
+            while left > 0 and (part := os.read(descriptor, min(left, most))):
                 parts.append(part)
                 left -= len(part)
+                most = _PIECE
             return b"".join(parts).decode("latin-1")
         finally:
             os.close(descriptor)
@@ -106,7 +114,7 @@ class Tree:
         """List a directory."""
         descriptor = self.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
         try:
-            return sorted(os.listdir(descriptor))[:_MOST_NAMES]
+            return list(map(_any_bytes, sorted(os.listdir(descriptor))[:_MOST_NAMES]))
         finally:
             os.close(descriptor)
 
@@ -115,7 +123,7 @@ class Tree:
         parent, _, name = path.rpartition("/")
         descriptor = self.open(parent or "/", os.O_PATH | os.O_DIRECTORY)
         try:
-            return os.readlink(name, dir_fd=descriptor)
+            return _any_bytes(os.readlink(name, dir_fd=descriptor))
         finally:
             os.close(descriptor)
 
@@ -148,6 +156,11 @@ class Tree:
         finally:
             os.close(descriptor)
         return {"size": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
+
+
+def _any_bytes(name: str) -> str:
+    """Return a file's name with its bytes as characters."""
+    return os.fsencode(name).decode("latin-1")
 
 
 def try_lock(size: int) -> str:
@@ -229,7 +242,7 @@ def run(command: list[str], seconds: float) -> dict[str, object]:
 
 def answer(tree: Tree, request: dict[str, object]) -> dict[str, object]:
     """Carry out one request; errors of the machine are answers too."""
-    path = str(request.get("path", ""))
+    path = os.fsdecode(str(request.get("path", "")).encode("latin-1"))
     try:
         match request["op"]:
             case "read":
@@ -260,19 +273,29 @@ def answer(tree: Tree, request: dict[str, object]) -> dict[str, object]:
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    tree = Tree(sys.argv[1].rstrip("/"))
+    tree, mark = Tree(sys.argv[1].rstrip("/")), int(sys.argv[2])
     for line in sys.stdin:
-        request = json.loads(line)
-        # One line for each of several: where they end, the next one hangs.
-        several = request["paths"] if request["op"] == "read all" else None
-        for one in [request] if several is None else _single(several, request["limit"]):
-            # JSON escapes lone surrogates of odd file names, so that the line is always ASCII.
-            sys.stdout.write(json.dumps(answer(tree, one)) + "\n")
-            sys.stdout.flush()
+        answers: list[dict[str, object]] = []
+        size = 0
+        for number, ask in enumerate(json.loads(line)["asks"]):
+            os.pwrite(mark, number.to_bytes(4, "little"), 0)
+            answers.append(answer(tree, ask))
+            size += _size(answers[-1])
+            if size > _PIECE:
+                _send(answers)
+                answers, size = [], 0
+        if answers:
+            _send(answers)
 
 
-def _single(paths: list[str], limit: int) -> Iterator[dict[str, object]]:
-    return ({"op": "read", "path": path, "limit": limit} for path in paths)
+def _size(answered: dict[str, object]) -> int:
+    found = answered.get("ok")
+    return _OVERHEAD + (len(found) if isinstance(found, str) else 0)
+
+
+def _send(answers: list[dict[str, object]]) -> None:
+    sys.stdout.write(json.dumps(answers) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
