@@ -93,6 +93,9 @@ def test_published_logs(tmp_path: Path, path: Path) -> None:
     found = report["facts"]["kernel"]["events"]
     for want in expected["events"]:
         assert any({key: event.get(key) for key in want} == want for event in found)
+    assert set(expected.get("other_findings", [])) <= {f["name"] for f in report["findings"]}
+    if path.stem.startswith("kmsg-healthy"):
+        assert (report["verdict"], report["roots"]) == ("healthy", [])
     assert not report["unknown"]
 
 

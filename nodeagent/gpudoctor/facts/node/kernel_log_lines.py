@@ -1,9 +1,9 @@
 """One line of a kernel log: what stands before the message, and the driver's messages.
 
 Prefixes known: dmesg (plain, -T, -d, -e, -x, -r, --time-format iso, colour), /dev/kmsg, journald
-(short, short-monotonic, short-unix, iso, json, verbose), syslog of RFC 3164 and 5424, talosctl. A
-message counts only where nothing but such a prefix stands before it, so that a program that quotes an Xid
-in its own log is not taken for the kernel.
+(short, short-monotonic, short-unix, iso, json, verbose), syslog of RFC 3164 and 5424, talosctl.
+A message counts only where nothing but such a prefix stands before it, so that a program that
+quotes an Xid in its own log is not taken for the kernel.
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ _XID = re.compile(
     r",\s*(?P<rest>.*)",  # no comma: the log ends inside the code
     re.DOTALL,
 )
-_PROCESS = re.compile(r"pid='?(?P<pid>[^,']*)'?,\s*name='?(?P<name>[^,']*)'?(?:,\s*|\Z)")
+# Drivers before 515 print the pid alone.
+_PROCESS = re.compile(
+    r"pid='?(?P<pid>[^,']*)'?(?:,\s*name='?(?P<name>[^,']*)'?)?(?:,\s*|\Z)"
+)
 _CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})")
 _RECOVERY = re.compile(r"to\s+0x([0-9a-fA-F]{1,4})\s*\(([^)]*)\)")
 _NVLINK5 = re.compile(
@@ -152,7 +155,7 @@ def parse_xid(message: str) -> XidLine | None:
     process: str | None = None
     if found := _PROCESS.match(rest):
         pid = int(found["pid"]) if found["pid"].isdecimal() and found["pid"].isascii() else None
-        process = found["name"] if found["name"] not in ("", "<unknown>") else None
+        process = found["name"] if found["name"] not in (None, "", "<unknown>") else None
         rest = rest[found.end() :]
     code = int(match["code"])
     caused = _CAUSED_BY.search(rest)

@@ -28,7 +28,8 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "fabric-manager-version-mismatch",
-        r"fabric ?manager.*version.*(?:do(?:es)?n.?t match|do(?:es)? not match|mismatch|incompatible)",
+        r"fabric ?manager.*version"
+        r".*(?:do(?:es)?n.?t match|do(?:es)? not match|mismatch|incompatible)",
     ),
     (
         "fabric-not-ready",
