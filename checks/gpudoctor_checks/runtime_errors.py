@@ -79,6 +79,9 @@ _MEANINGS = {
     "toolkit-not-installed": _Meaning(
         "The container engine has no NVIDIA hook: the toolkit is absent or not configured."
     ),
+    "toolkit-setup-failed": _Meaning(
+        "The toolkit's hook found the driver and could not set the container up for it."
+    ),
     "inotify-limit": _Meaning("The process may not open another inotify instance or watch."),
     "gpu-lost": _Meaning("The driver no longer reaches the GPU."),
     "driver-libs-not-injected": _Meaning(
@@ -129,6 +132,8 @@ _WORDS = {
     "handler": "of that name",
     "codes": "not known",
     "process": "the program",
+    "step": "set-up",
+    "reason": "unknown",
 }
 
 

@@ -37,6 +37,14 @@ def events(text: str | bytes) -> list[tuple[int, str, int]]:
     return [(event.code, event.pci, event.count) for event in read(text).events]
 
 
+@pytest.mark.parametrize(
+    "entry",
+    ['{"sequence": 1}', '{"sequence": 1, "msg": 7}', '{"sequence": "1", "msg": "NVRM: Xid"}'],
+)
+def test_entries_of_a_collector_that_are_not_whole_tell_nothing(entry: str) -> None:
+    assert read(f"{entry} NVRM: \n{entry}\n").events == ()
+
+
 @pytest.mark.parametrize("path", CASES, ids=[path.stem for path in CASES])
 def test_published_cases(path: Path) -> None:
     expected: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())

@@ -78,6 +78,8 @@ def _journal_json(text: str) -> Line | None:
         return None
     if not isinstance(entry, dict):
         return None
+    if isinstance(entry.get("sequence"), int) and "MESSAGE" not in entry:
+        return _collected_json(entry)
     source = entry.get("_TRANSPORT") or entry.get("SYSLOG_IDENTIFIER") or "kernel"
     message = entry.get("MESSAGE")
     if isinstance(message, list):
@@ -92,6 +94,17 @@ def _journal_json(text: str) -> Line | None:
         f"{int(micros) / 1e6:.6f}" if micros.isdecimal() and micros.isascii() else None,
         host if isinstance(host, str) else None,
         stamped=True,
+    )
+
+
+def _collected_json(entry: dict[str, object]) -> Line | None:
+    """An entry of the kernel's ring buffer as Fluent Bit's kmsg input writes it."""
+    message, seconds, micros = entry.get("msg"), entry.get("sec"), entry.get("usec")
+    if not isinstance(message, str):
+        return None
+    known = isinstance(seconds, int) and isinstance(micros, int)
+    return Line(
+        message.split("\n", 1)[0], f"{seconds}.{micros:06d}" if known else None, stamped=True
     )
 
 
@@ -121,9 +134,7 @@ _XID = re.compile(
     re.DOTALL,
 )
 # Drivers before 515 print the pid alone.
-_PROCESS = re.compile(
-    r"pid='?(?P<pid>[^,']*)'?(?:,\s*name='?(?P<name>[^,']*)'?)?(?:,\s*|\Z)"
-)
+_PROCESS = re.compile(r"pid='?(?P<pid>[^,']*)'?(?:,\s*name='?(?P<name>[^,']*)'?)?(?:,\s*|\Z)")
 _CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})")
 _RECOVERY = re.compile(r"to\s+0x([0-9a-fA-F]{1,4})\s*\(([^)]*)\)")
 _NVLINK5 = re.compile(

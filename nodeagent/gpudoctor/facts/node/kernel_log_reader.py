@@ -78,6 +78,7 @@ _CONDITIONS = (
         "gpu-newer-than-driver",
         re.compile(r"NVRM: .*installed in this system is not supported by the"),
     ),
+    ("no-devices", re.compile(r"NVRM: No NVIDIA (?:GPU|graphics adapter) found")),
     ("nouveau-bound", re.compile(r"NVRM: .*already bound to nouveau|nouveau [0-9a-f:.]+: ")),
     (
         "module-signature-rejected",

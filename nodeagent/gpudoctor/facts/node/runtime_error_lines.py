@@ -65,7 +65,9 @@ _ERRORS: tuple[tuple[str, str], ...] = (
         "no-code-for-gpu",
         r"no kernel image is available|cudaErrorNoKernelImageForDevice"
         r"|CUDA_ERROR_NO_BINARY_FOR_GPU|device kernel image is invalid|cudaErrorInvalidKernelImage"
-        r"|is not compatible with the current PyTorch installation",
+        r"|is not compatible with the current PyTorch installation"
+        r"|invalid value for --gpu-architecture"
+        r"|ptxas fatal\s*: Value 'sm_\d+\w?' is not defined",
     ),
     (
         "cgroup-device-access-lost",
@@ -140,7 +142,9 @@ _ERRORS: tuple[tuple[str, str], ...] = (
         r"|Found no NVIDIA driver on your system|exec: \"nvidia-smi\": executable file not found"
         r"|nvidia-smi: (?:command )?not found|PTX JIT compiler library not found"
         r"|did you set the docker default runtime to .?nvidia"
-        r"|did you configure the NVIDIA Container Toolkit\?",
+        r"|did you configure the NVIDIA Container Toolkit\?"
+        r"|Could not find cuda drivers on your machine|libcuda\.so cannot found"
+        r"|couldn.?t find libnvidia-ml\.so library|CUDA driver library cannot be found",
     ),
     (
         "module-signature-rejected",
@@ -188,8 +192,13 @@ _ERRORS: tuple[tuple[str, str], ...] = (
         "cuda-unknown-error",
         r"CUDA unknown error|\bError 999:|cudaErrorUnknown\b|CUDA_ERROR_UNKNOWN\b"
         r"|CUDA error: unknown error|failed to initialize CUDA: unknown error"
-        r"|cuda driver library init failure: 999\b"
+        r"|cuda driver library init failure: 999\b|cudaGetDeviceCount returned (?:30|304|999)\b"
+        r"|THCudaCheck FAIL .*error=(?:30|999) : unknown error|CUDA_ERROR_OPERATING_SYSTEM\b"
         r"|OS call failed or operation not supported on this OS",
+    ),
+    (
+        "toolkit-setup-failed",  # what no cause above explains
+        r"nvidia-container-cli: (?P<step>[a-z]+) error: (?P<reason>[^:\\]{1,120})",
     ),
 )  # fmt: skip
 
