@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from gpudoctor.checking import Result, finding
 from gpudoctor.facts import rank_places
-from gpudoctor.facts.node.model import Hca, PciDevice, WorkloadFacts
+from gpudoctor.facts.node.model import Hca, WorkloadFacts
+from gpudoctor.facts.node.topology import distance
 from gpudoctor.facts.pod_on_node import PodOnNode
 from gpudoctor.facts.rank_places import RankPlace, Ways
 from gpudoctor.report import Blame, Certainty, Evidence, Unknown
@@ -118,6 +119,8 @@ def _why(pod: PodOnNode, hca: Hca) -> Why | None:
         return _by_topology_file(pod)
     if hca.ports and all(port.is_active is False for port in hca.ports):
         port = hca.ports[0]
+        if port.physical == "Disabled":
+            return None  # switched off, or never cabled: not meant to be used
         place = f"{_CLASS}/{hca.name}/ports/{port.number}"
         return Why(f"its port is {port.state}", Blame.NODE, Evidence(place, "state", port.state))
     by_filter = _by_filter(pod, hca)
@@ -168,7 +171,10 @@ def _finding(
     used = several((hca.name for place in places for hca in place.adapters), "adapter")
     names = several((hca.name for hca in idle), "adapter")
     who = ranks(place.rank for place in places).capitalize()
-    why = "; ".join(f"{hca.name}: {reasons[hca.name].words}" for hca in idle[:_SHOWN])
+    alike: dict[str, list[str]] = {}
+    for hca in idle:
+        alike.setdefault(reasons[hca.name].words, []).append(hca.name)
+    why = "; ".join(f"{words} ({several(them, 'adapter')})" for words, them in alike.items())
     told = "; ".join(
         f"rank {place.rank} (GPU {place.gpu.address}, NUMA node {place.gpu.numa}) uses"
         f" {several((hca.name for hca in place.adapters), 'adapter')} at"
@@ -178,10 +184,10 @@ def _finding(
     return finding(
         "nccl-near-adapter-idle",
         pod.subject,
-        f"{told}, while {names} is nearer and carries nothing. Why NCCL does without: {why}.",
-        *lines([place.line for place in places[:_SHOWN]]),
+        f"{told}. Nearer, and idle: {names}. Why NCCL does without: {why}.",
+        *lines([place.line for place in places[:1]]),
+        *dict.fromkeys(proof for hca in idle for proof in reasons[hca.name].proof[:1]),
         *_paths(ways, places, idle),
-        *(proof for hca in idle[:_SHOWN] for proof in reasons[hca.name].proof),
         values={"ranks": who, "used": used, "idle": names},
         blame=reasons[idle[0].name].blame,
         certainty=Certainty.CERTAIN if pod.gpus is not None else Certainty.LIKELY,
@@ -191,12 +197,9 @@ def _finding(
 def _paths(ways: Ways, places: list[RankPlace], idle: list[Hca]) -> Iterator[Evidence]:
     """The way to what is used and to what is idle, of the first few GPUs."""
     for place in places[:_SHOWN]:
-        near = [hca for hca in idle if _is_nearer(ways, place.gpu, hca, place.adapters)]
-        for hca in (*place.adapters[:1], *near[:1]):
+        near = {
+            distance(path): hca for hca in reversed(idle) if (path := ways.path(place.gpu, hca))
+        }
+        for hca in (*place.adapters[:1], near[min(near)]):
             where = f"/sys/bus/pci/devices/{place.gpu.address}"
             yield Evidence(where, hca.name, ways.path(place.gpu, hca), "between GPU and adapter")
-
-
-def _is_nearer(ways: Ways, gpu: PciDevice, hca: Hca, used: tuple[Hca, ...]) -> bool:
-    path, other = ways.path(gpu, hca), ways.nearest(gpu, used)
-    return path is not None and other is not None and _FARNESS[path] < _FARNESS[other]

@@ -30,34 +30,49 @@ Touched = Mapping[str, frozenset[Subject]]
 _NO_CAUSE = "insufficient-evidence"
 
 
+class _TakenUp:
+    """What goes from the children's reports into the parent's: of one name only so many."""
+
+    def __init__(self) -> None:
+        self.findings: dict[str, Finding] = {}
+        self._alike: Counter[str] = Counter()
+
+    def take(self, cause: Finding, own: Mapping[str, Finding]) -> bool:
+        """Take a cause up with all that lies beneath it; False if there are enough like it."""
+        if cause.id not in self.findings:
+            if self._alike[cause.name] >= _MOST_ALIKE:
+                return False
+            self._alike[cause.name] += 1
+        self.findings |= {found.id: found for found in _with_causes(cause, own)}
+        return True
+
+
 def link(parent: Report, touched: Touched, awaited: Touched, catalogue: Catalogue) -> Report:
     """Return the parent with its children, linked both ways."""
-    up: dict[str, Finding] = {}
+    up = _TakenUp()
     links: set[tuple[str, str]] = set()
-    alike: Counter[str] = Counter()
     linked = []
     for child in parent.children:
-        own = {finding.id: finding for finding in child.findings}
+        own = _by_id(child)
         down: dict[str, Finding] = {}
         for cause, effect in _links(parent, child, touched, catalogue):
-            if cause.id in own:
-                if cause.id not in up and alike[cause.name] >= _MOST_ALIKE:
-                    continue
-                alike[cause.name] += cause.id not in up
-                up |= {found.id: found for found in _with_causes(cause, own)}
-            else:
+            if cause.id not in own:
                 down[cause.id] = cause
+            elif not up.take(cause, own):
+                continue
             links.add((cause.id, effect.id))
         linked.append(_relinked(child, (*child.findings, *down.values()), links) if down else child)
-    for child, effect, cause in _awaited((*parent.findings, *up.values()), parent, awaited):
-        up |= {
-            found.id: found
-            for found in _with_causes(cause, {found.id: found for found in child.findings})
-        }
-        links.add((cause.id, effect.id))
-    findings = _unique((*parent.findings, *up.values()))
-    parent = _relinked(parent, findings, links) if up else parent
+    known = (*parent.findings, *up.findings.values())
+    for child, effect, cause in _awaited(known, parent, awaited):
+        if up.take(cause, _by_id(child)):
+            links.add((cause.id, effect.id))
+    findings = _unique((*parent.findings, *up.findings.values()))
+    parent = _relinked(parent, findings, links) if up.findings else parent
     return msgspec.structs.replace(parent, children=tuple(linked))
+
+
+def _by_id(report: Report) -> dict[str, Finding]:
+    return {finding.id: finding for finding in report.findings}
 
 
 def _links(

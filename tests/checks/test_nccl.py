@@ -741,3 +741,53 @@ def test_an_address_of_one_host_is_no_address_of_a_peer(peer: str, said: str) ->
     line = f"socketStartConnect: Connect to {peer} failed : Connection refused"
     (found,) = diagnose([*start((a, b)), a.warn(line, "misc/socket.cc:476")]).findings
     assert (found.name, said in found.detail) == ("nccl-socket-connect-failed", True)
+
+
+WORDINGS = {
+    "NET/IBP : No device found.": "nccl-socket-fallback",
+    "NET/IB: No device found.": "nccl-socket-fallback",
+    "NET/IB : Attempted to merge incompatible devices: [0]mlx5_0:1/IB and [1]mlx5_1:1/RoCE.": (
+        "nccl-error"
+    ),
+    "NET/IB : Local mergedDev mlx5_0+mlx5_1 has a different number of devices=2 as remote 1": (
+        "nccl-error"
+    ),
+    "rx ctrl timeout cnt 3": "nccl-error",
+    "Bootstrap: no socket interface found": "nccl-ifname-no-match",
+    "Call to recv from 10.0.0.2<40000> failed : Connection reset by peer": (
+        "nccl-peer-connection-closed"
+    ),
+    "Call to send failed : Broken pipe": "nccl-peer-connection-closed",
+    "bootstrapCheckMagic: wrong type 4 != 3": "nccl-bootstrap-crosstalk",
+    "Bootstrap Root : rank 1 of 2 ranks has already checked in": "nccl-bootstrap-crosstalk",
+    "NCCL version mismatch with remote peer (22304 vs 22102)": "nccl-version-mismatch",
+    "MNNVL available but not working. Check the IMEX channel configuration": (
+        "imex-channel-unavailable"
+    ),
+    "run nvidia-imex-ctl -N": "imex-channel-unavailable",
+    "Could not enable P2P between dev 0(=1b000) and dev 1(=2c000)": "p2p-disabled",
+}
+
+
+@pytest.mark.parametrize("said", WORDINGS)
+def test_every_wording_leads_to_its_finding(said: str) -> None:
+    a, b = pair()
+    network = "Socket" if "No device" in said else "IB"
+    lines = start((a, b), network=network, environment=["NCCL_IB_HCA set by environment to mlx5"])
+    lines += [a.warn(said), a.info("init.cc:1 -> 3")]
+    assert WORDINGS[said] in names(diagnose(lines))
+
+
+def test_a_provider_that_libfabric_does_not_find() -> None:
+    a, b = pair()
+    lines = start((a, b), network="Socket", adapters=None)
+    lines.append(a.info("NET/OFI Unable to find a protocol that worked. Failing initialization."))
+    assert "nccl-net-plugin-init-failed" in names(diagnose(lines))
+
+
+def test_a_network_that_is_forced_is_named() -> None:
+    a, b = pair()
+    lines = start((a, b), network="Socket")
+    lines.append(a.info("Comm config netName reset to NCCL_NET=Socket"))
+    report = diagnose(lines)
+    assert "NCCL_NET=Socket forces it" in report.findings[0].detail

@@ -32,14 +32,15 @@ def found(report: Report) -> list[Finding]:
 def test_says_who_uses_what_and_why_not_the_other() -> None:
     (finding,) = found(ask("26"))
     assert finding.title == (
-        "Ranks 4, 5, 6, 7 reach the network by mlx5_0, mlx5_1, mlx5_2, mlx5_3, far from the GPU; "
-        "mlx5_4, mlx5_5, mlx5_6, mlx5_7 beside it is idle"
+        "Ranks 4, 5, 6, 7: the network by mlx5_0, mlx5_1, mlx5_2, mlx5_3, far from the GPU; idle "
+        "beside it: mlx5_4, mlx5_5, mlx5_6, mlx5_7"
     )
     assert "rank 4 (GPU 0000:93:00.0, NUMA node 1) uses mlx5_0 at SYS" in finding.detail
-    assert "NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3 leaves it out" in finding.detail
+    assert finding.detail.count("NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3 leaves it out") == 1
     shown = {(item.object, item.path, item.value) for item in finding.evidence}
     place = "gpu-1:/sys/bus/pci/devices/0000:93:00.0"
     assert {(place, "mlx5_0", "SYS"), (place, "mlx5_4", "PIX")} <= shown
+    assert ("gpu-1:/sys/bus/pci/devices/0000:a3:00.0", "mlx5_5", "PIX") in shown
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,11 @@ def test_a_nic_for_something_else_beside_the_gpu(tree: dict[str, str]) -> None:
     assert not found(ask("26", tree=tree))
 
 
+def test_a_port_that_was_never_cabled_is_not_idle() -> None:
+    folder = PORTS.format(bus="90", below="9", name="mlx5_4")
+    assert not found(ask("27", tree={f"{folder}/ports/1/phys_state": "3: Disabled\n"}))
+
+
 @pytest.mark.parametrize(
     ("log", "ranks"),
     [
@@ -108,7 +114,7 @@ def test_a_nic_for_something_else_beside_the_gpu(tree: dict[str, str]) -> None:
     ids=["no address of a GPU", "addresses cut off", "over TCP", "an adapter of no machine"],
 )
 def test_what_the_log_does_not_tell(log: dict[str, str], ranks: str | None) -> None:
-    titles = [finding.title.partition(" reach")[0] for finding in found(ask("26", log=log))]
+    titles = [finding.title.partition(":")[0] for finding in found(ask("26", log=log))]
     assert titles == ([ranks] if ranks else [])
 
 

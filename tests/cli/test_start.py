@@ -33,8 +33,8 @@ NO_ANSWER_NEEDS = {
     "zipfile",
 }  # fmt: skip
 OF_OTHER_INPUTS = {
-    "gpudoctor.facts.kubernetes.kueue_message", "gpudoctor.facts.kubernetes.labels",
-    "gpudoctor.facts.node.pci",
+    "gpudoctor.facts.kubernetes.gangs", "gpudoctor.facts.kubernetes.kueue_message",
+    "gpudoctor.facts.kubernetes.labels", "gpudoctor.facts.node.pci",
     "gpudoctor.readings.host", "gpudoctor.readings.joined", "gpudoctor.sources.kubernetes",
     "gpudoctor_checks.compatibility", "gpudoctor_checks.network", "gpudoctor_checks.topology",
 }  # fmt: skip

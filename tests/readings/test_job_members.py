@@ -185,3 +185,21 @@ def test_a_pod_of_another_job_is_no_member() -> None:
     other["metadata"]["labels"] = {"batch.kubernetes.io/job-name": "other"}
     report = ask([*two(RUNS), other], STARTING)
     assert report.root_ids == (f"{NEVER_BEGAN}@job/train/train",)
+
+
+def test_of_many_members_with_one_trouble_a_few_are_named() -> None:
+    """Forty of forty-two have no image: the root is one name, not forty findings of it."""
+    missing = [member(number, PULL) for number in range(2, 42)]
+    logs = {n: log.replace("nranks 3", "nranks 42") for n, log in STARTING.items()}
+    report = ask([*two(RUNS), *missing], logs)
+    assert report.roots == ("image-pull-failing",)
+    assert 0 < len(report.root_ids) <= 16
+
+
+def test_a_trouble_that_does_not_stop_a_member_is_no_cause() -> None:
+    """A member whose shared memory may be too small runs, and is waited for all the same."""
+    slow = member(2, RUNS, ready=True)
+    del slow["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"]
+    del slow["spec"]["containers"][0]["resources"]["requests"]["rdma/hca"]
+    report = ask([*two(RUNS), slow], STARTING)
+    assert f"{NEVER_BEGAN}@job/train/train" in report.root_ids

@@ -14,7 +14,7 @@ from gpudoctor import readings, registry
 from gpudoctor.readings import nccl_log
 from gpudoctor.render import nccl as picture
 from gpudoctor.sources.text import open_input
-from tests.nccl_logs import Rank, pair, ring, start
+from tests.nccl_logs import Rank, pair, read, ring, start
 
 CHECKS = registry.load()
 
@@ -127,3 +127,32 @@ def test_many_hosts_are_folded_and_the_odd_one_stands_alone(tmp_path: Path) -> N
     assert "node-000 … node-199 (199)" in page
     assert any(line.startswith("node-007 ") for line in page.splitlines())
     assert "4 in a cell" in page
+
+
+def test_gdr_is_published_by_adapter_and_direction() -> None:
+    a, b = pair()
+    lines = [
+        *start((a, b)),
+        a.info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0"),
+        a.info("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA"),
+        b.info("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/GDRDMA"),
+        b.info("Channel 01/0 : 1[0] -> 0[0] [send] via NET/IB/7/GDRDMA"),
+    ]
+    found = nccl_log.published(read(lines))["gdr_by_adapter"]
+    assert found == [
+        {"adapter": "NET/IB/7", "direction": "send", "gdr": "all", "hosts": 1, "hosts_without": []},
+        {
+            "adapter": "mlx5_0",
+            "direction": "receive",
+            "gdr": "all",
+            "hosts": 1,
+            "hosts_without": [],
+        },
+        {
+            "adapter": "mlx5_0",
+            "direction": "send",
+            "gdr": "partial",
+            "hosts": 2,
+            "hosts_without": ["node-a"],
+        },
+    ]

@@ -35,7 +35,8 @@ class Kubelet:
     """Asks for the pod resources where the node's containers are others than at the last asking.
 
     The kubelet gives devices and CPUs to a container once, when it starts; gRPC in a child of its
-    own takes a third of a round's processor time. Each new child of rounds asks anew.
+    own takes about as much processor time as the rest of a round. Each new child of rounds asks
+    anew.
     """
 
     def __init__(self) -> None:

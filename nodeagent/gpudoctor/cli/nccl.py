@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -15,7 +15,7 @@ from gpudoctor.errors import InputError
 from gpudoctor.readings import Reading
 from gpudoctor.render.clean import one_line
 from gpudoctor.report import Report
-from gpudoctor.sources.text import STDIN, open_input
+from gpudoctor.sources.text import STDIN, TextInput, open_input
 
 _PAUSE_SECONDS = 0.3
 
@@ -40,10 +40,14 @@ def command(ctx: click.Context, /, files: tuple[str, ...], follow: bool, **emitt
 def _read(files: tuple[str, ...]) -> Reading:
     from gpudoctor.readings import nccl_log
 
-    with ExitStack() as stack:
-        return nccl_log.read_all(
-            [stack.enter_context(open_input(name)) for name in files or (STDIN,)]
-        )
+    return nccl_log.read_all(_opened(sorted(files) or [STDIN]))
+
+
+def _opened(names: Iterable[str]) -> Iterator[TextInput]:
+    """One after the other: a job of a thousand ranks has more files than a process may open."""
+    for name in names:
+        with open_input(name) as text:
+            yield text
 
 
 def _follow(files: tuple[str, ...], checks: registry.Registry) -> Reading:

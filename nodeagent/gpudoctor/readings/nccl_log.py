@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ _CONNECTED = re.compile(rb"[^\0]", re.DOTALL)
 _CHUNK = 1 << 20
 _GRID_LIMIT = 64
 _HOSTS_LIMIT = 4096
+_FEW = 16
+_SHARE = {frozenset({True}): "all", frozenset({False}): "none"}
 
 
 def read(text: TextInput) -> Reading:
@@ -29,9 +32,11 @@ def read(text: TextInput) -> Reading:
 
 
 def read_all(texts: Iterable[TextInput]) -> Reading:
-    """Read the logs of one job: all ranks in one file, one file a rank, or anything between."""
+    """Read the logs of one job, one after the other: all ranks in one file, one file a rank, or
+    anything between.
+    """
     parser = Parser()
-    for text in sorted(texts, key=lambda text: text.name):
+    for text in texts:
         parser.open(text.name)
         for chunk in chunks(text):
             parser.feed(chunk)
@@ -79,7 +84,7 @@ def _renewed(text: TextInput, parser: Parser) -> bool:
 
 def chunks(text: TextInput) -> Iterator[bytes]:
     """Yield the input piece by piece; InputError when it cannot be read on."""
-    while chunk := text.read_some(_CHUNK):
+    while chunk := text.read_block(_CHUNK):
         yield chunk
 
 
@@ -136,6 +141,7 @@ def published(log: NcclLog) -> dict[str, Any]:
             }
             for host in log.hosts[:_HOSTS_LIMIT]
         ],
+        "gdr_by_adapter": gdr_by_adapter(log),
         "adapters": {found.host: list(found.devices) for found in log.adapters[:_HOSTS_LIMIT]},
         "environment": [
             {"name": setting.name, "value": setting.value, "hosts": len(setting.hosts)}
@@ -143,6 +149,34 @@ def published(log: NcclLog) -> dict[str, Any]:
         ],
         "transports": grid(log),
     }
+
+
+def gdr_by_adapter(log: NcclLog) -> list[dict[str, Any]]:
+    """GPUDirect RDMA by adapter and direction, over all hosts: all, partial or none of them use it.
+
+    An adapter has its name where the host printed one list, else NCCL's number (`NET/IB/3`).
+    """
+    lists: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for found in log.adapters:
+        lists[found.host].add(found.devices)
+    uses: dict[tuple[str, str], dict[str, set[bool]]] = defaultdict(lambda: defaultdict(set))
+    for use in log.net:
+        if use.network != "Socket":
+            devices = next(iter(lists[use.host])) if len(lists[use.host]) == 1 else ()
+            name = f"NET/{use.network}/{use.nic}"
+            if use.nic < len(devices):
+                name = devices[use.nic].partition(":")[0]
+            uses[name, use.direction][use.host].add(use.gdr)
+    return [
+        {
+            "adapter": name,
+            "direction": direction or None,
+            "gdr": _SHARE.get(frozenset().union(*by_host.values()), "partial"),
+            "hosts": len(by_host),
+            "hosts_without": sorted(host for host, seen in by_host.items() if False in seen)[:_FEW],
+        }
+        for (name, direction), by_host in sorted(uses.items())
+    ]
 
 
 def grid(log: NcclLog) -> dict[str, Any]:

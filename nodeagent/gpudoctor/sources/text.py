@@ -150,6 +150,16 @@ class TextInput:
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
 
+    def read_block(self, size: int) -> bytes:
+        """Read `size` bytes, fewer only at the end, b"" there; waits for them on a pipe.
+
+        A compressed input that is cut short ends where it was cut.
+        """
+        try:
+            return self._stream.read(size)
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+
     def is_replaced(self) -> bool:
         """Tell whether its path leads to another file now, or the file was cut below what was
         read: a log that was rotated. False while there is none, and for what is no file.

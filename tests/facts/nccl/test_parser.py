@@ -271,6 +271,45 @@ def test_memory_is_bounded_by_ranks_and_not_by_lines() -> None:
     assert len(msgspec.json.encode(log)) < 20_000
 
 
+def test_memory_does_not_grow_with_restarts() -> None:
+    parser = Parser()
+    parser.open("x")
+    ranks = pair()
+    for number in range(6):
+        lines = start(ranks, comm_id=f"0xabc{number}") + ring(ranks)
+        parser.feed(("\n".join(lines) + "\n").encode())
+    log = parser.finish()
+    assert len(parser.book.processes) == 2 * len(ranks)
+    assert [host.processes for host in log.hosts] == [6, 6]
+    assert (log.runs, log.network, log.gdr) == (6, "IB", "all")
+    assert all(comm.completed == (0, 1) for comm in log.communicators[:1])
+
+
+def test_what_failed_before_a_restart_is_kept() -> None:
+    a, b = pair()
+    lines = start([a, b]) + ring([a, b])
+    failing = [a.warn("NET/IB : Got async event : port error"), a.info("transport.cc:1 -> 6")]
+    log = read([*lines, *lines, *failing, *lines, *lines])
+    assert log.runs == 4
+    assert [host for host, _ in log.failed] == ["node-a"]
+    assert [event.kind for event in log.events] == ["async"]
+
+
+def test_communicators_of_the_same_ranks_stay_apart() -> None:
+    ranks = pair()
+    lines = [
+        rank.info(comm(rank, 2, comm_id) + f"- Init {phase}")
+        for comm_id in ("0x1", "0x2")
+        for phase in ("START", "COMPLETE")
+        for rank in ranks
+    ]
+    late = Rank("node-c", 7)
+    lines.append(late.info(comm(late, 2, "0x2") + "- Init START"))
+    first, second = read(lines).communicators
+    assert (first.started, first.completed) == ((0, 1), (0, 1))
+    assert (second.started, second.completed) == ((0, 1, 7), (0, 1))
+
+
 def test_versions() -> None:
     assert parts("2.6.4ali+cuda10") == (2, 6, 4)
     assert parts("nonsense") is None

@@ -104,6 +104,18 @@ def test_one_line_among_many_alike_is_not_lost() -> None:
     assert "gdr-partial" in names(diagnose(log))
 
 
+def test_what_only_looks_like_another_line_does_not_hide_it() -> None:
+    rank = Rank("node-a", 0)
+    lines = [
+        rank.info(f"Channel {n % 32:02d}/0 : 0[0] -> 1[0] [send] via NET/IB/0") for n in range(2000)
+    ]
+    # No thread's id, so no record; the hash leaves the thread out.
+    odd = rank.info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0")
+    lines[1000:1000] = [odd.replace(":600 ", ":x00 ")] * 2 + [odd]
+    log = parse(pieces(("\n".join([*lines, *lines]) + "\n").encode(), LARGE), "x.log")
+    assert {use.network for use in log.net} == {"IB", "Socket"}
+
+
 def test_after_a_restart_channels_are_read_again() -> None:
     rank = Rank("node-a", 0)
     channels = [

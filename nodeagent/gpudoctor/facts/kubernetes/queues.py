@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from gpudoctor.facts.kubernetes import fields, gangs, kueue, parse
+from gpudoctor.facts.kubernetes import fields, kueue, parse
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.fields import JsonObject
-from gpudoctor.facts.kubernetes.gangs import Gang
 from gpudoctor.facts.kubernetes.kueue import Kueue
 from gpudoctor.facts.kubernetes.model import Meta, Pod, Scope
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Evidence, Subject
+
+if TYPE_CHECKING:
+    from gpudoctor.facts.kubernetes.gangs import Gang
 
 # The API group of each kind that can own pods, since owner references are kept as Kind/name.
 _OWNER_GROUPS = {
@@ -91,7 +95,7 @@ def read(cluster: Cluster, situation: PodSituation) -> QueueSituation | None:
         pod=pod,
         held=held,
         kueue=None if ended_well else kueue.read_pod(cluster, pod, ancestors(cluster, pod.meta)),
-        gang=gangs.read(cluster, situation) if held else None,
+        gang=_gang(cluster, situation) if held else None,
         preemption=None if ended_well else _preemption(situation),
         nodes_missing=situation.nodes_missing,
         said=failure.evidence if failure else None,
@@ -99,6 +103,12 @@ def read(cluster: Cluster, situation: PodSituation) -> QueueSituation | None:
         now=cluster.now.timestamp() if cluster.now else None,
     )
     return found if found.kueue or found.gang or found.preemption else None
+
+
+def _gang(cluster: Cluster, situation: PodSituation) -> Gang | None:
+    from gpudoctor.facts.kubernetes import gangs  # imported late: most pods have a node
+
+    return gangs.read(cluster, situation)
 
 
 def find_job(cluster: Cluster, kind: str, name: str, namespace: str | None) -> JsonObject | None:

@@ -9,11 +9,13 @@ NCCL at all are looked at.
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
 from gpudoctor.facts.nccl import messages, ras, watchdog
+from gpudoctor.facts.nccl.communicators import Said, usual, usual_lines
 from gpudoctor.facts.nccl.model import Line, NcclLog
 from gpudoctor.facts.nccl.records import LONGEST, Record, is_wrapped, plain, records
 from gpudoctor.facts.nccl.speakers import Speakers
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from gpudoctor.facts.nccl import flight
     from gpudoctor.facts.nccl.sieve import Sieve
 
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
 _PIECE = 1 << 20
@@ -53,6 +56,11 @@ def _is_clean(text: bytes) -> bool:
     )
 
 
+def _begins_report(line: bytes) -> bool:
+    """Tell the line with which a report begins that is read line by line."""
+    return ras.begins(line) or (_FLIGHT in line and b" NCCL INFO " not in line)
+
+
 class Parser:
     """Takes pieces of one or more logs of one job and sums them up.
 
@@ -68,10 +76,12 @@ class Parser:
         self.lines = 0
         self.unfinished: Line | None = None
         self._speakers = Speakers(self.book.add)
+        self._at, self._line = self.book.place.at, self.book.place.line
         self._prefixed = False
         self._wrapped = False
         self._again: set[int] = set()
         """Hashes of what the sieve has to let through again."""
+        self._reports_are_read = False
         self._rest = b""
         self._skipping = False
         self._number = 0
@@ -107,83 +117,114 @@ class Parser:
         rest, self._rest, self._skipping = self._rest, b"", False
         if rest and not (self._number and _CHANNEL in rest):
             # What is cut off may look like a channel without GDR.
-            self._read(rest + b"\n")
+            self._read(rest + b"\n", 0, len(rest) + 1)
         self._look_at_tail()
         self._tail = b""
 
     def _feed(self, chunk: bytes) -> None:
-        end = chunk.rfind(b"\n")
-        if end < 0:
+        stop = chunk.rfind(b"\n") + 1
+        if not stop:
             if not self._skipping:
                 self._rest += chunk
             if len(self._rest) > LONGEST:
                 self._rest, self._skipping = self._rest[:LONGEST], True
             return
-        whole = chunk[:end]
         start = chunk.find(b"\n") if self._skipping else 0
-        whole = b"".join((self._rest, memoryview(chunk)[start : end + 1]))
+        if self._rest:
+            # Of a large piece only the line that was cut is put together.
+            first = chunk.find(b"\n", start) + 1 if stop > _SIEVED else stop
+            whole = b"".join((self._rest, memoryview(chunk)[start:first]))
+            self._read(whole, 0, len(whole))
+            start = first
         self._skipping = False
-        self._rest = chunk[end + 1 :]
-        self._read(whole)
+        self._rest = chunk[stop:]
+        if start < stop:
+            self._read(chunk, start, stop)
 
     @cached_property
     def _sieve(self) -> Sieve | None:
         """The sieve needs numpy (extra `fast`); without it all lines are looked at one by one."""
-        # Imported when the first large piece comes: numpy costs more than a short log.
+        # Imported when the first large piece comes: numpy costs more than a short log. Its linear
+        # algebra, which is not used, would start a thread for each core.
+        os.environ.setdefault(_BLAS_THREADS, "1")
         try:
             from gpudoctor.facts.nccl.sieve import Sieve
         except ImportError:
             return None
-        return Sieve(_DULL)
+        return Sieve(_PIECE, (b"NCCL", _FLIGHT), _DULL)
 
-    def _read(self, piece: bytes) -> None:
-        """Read whole lines, the newline of the last included."""
-        if self.ras.is_open or ras.BEGIN in piece:
-            self._read_ras(piece)
-        if _FLIGHT in piece or (self.flight is not None and self.flight.is_open):
-            self._read_flight(piece)
-        if b"NCCL" not in piece:
-            count = piece.count(b"\n")
-        elif len(piece) > _SIEVED and not self._wrapped and self._sieve is not None:
-            count = self._read_sieved(self._sieve, piece)
+    def _read(self, data: bytes, start: int, stop: int) -> None:
+        """Read the whole lines between these places, the newline of the last included."""
+        self._reports_are_read = False
+        if self._is_in_report():
+            self._read_reports(data[start:stop])
+        if data.find(b"NCCL", start, stop) < 0:
+            if data.find(_FLIGHT, start, stop) >= 0:
+                self._read_reports(data[start:stop])
+            count = data.count(b"\n", start, stop)
+        elif stop - start > _SIEVED and not self._wrapped and self._sieve is not None:
+            count = self._read_sieved(self._sieve, data, start, stop)
         else:
-            count = self._read_lines(piece)
+            count = self._read_lines(data[start:stop])
         self.lines += count
         self._number += count
-        self._tail = (self._tail + piece[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        tail = data[max(start, stop - _TAIL_BYTES) : stop]
+        self._tail = (self._tail + tail)[-_TAIL_BYTES:]
 
-    def _read_ras(self, piece: bytes) -> None:
-        """Read the part of a piece that is a report of `ncclras`: few of its lines name NCCL."""
+    def _is_in_report(self) -> bool:
+        return self.ras.is_open or (self.flight is not None and self.flight.is_open)
+
+    def _read_reports(self, piece: bytes) -> None:
+        """Read the parts of a piece that are reports of `ncclras` or of the tool that reads flight
+        records: few of their lines name NCCL.
+        """
+        if self._reports_are_read:
+            return
+        self._reports_are_read = True
         for number, line in enumerate(piece.split(b"\n")[:-1], self._number + 1):
-            if self.ras.is_open or ras.BEGIN in line:
+            if self._is_in_report() or _begins_report(line):
                 text = plain(line)
-                self.book.at(self._source, number, text)
-                self.ras.read(text, self.book.line())
+                self._at(self._source, number, text)
+                if self.ras.is_open or ras.begins(line):
+                    self.ras.read(text, self._line())
+                if self.flight is None and _FLIGHT in line:
+                    from gpudoctor.facts.nccl.flight import (
+                        Reader,
+                    )  # imported late: few logs have it
 
-    def _read_flight(self, piece: bytes) -> None:
-        """Read the part of a piece that the flight recorder's tool wrote."""
-        if self.flight is None:
-            from gpudoctor.facts.nccl.flight import Reader  # imported late: few logs have it
+                    self.flight = Reader()
+                if self.flight is not None:
+                    self.flight.read(text, self._line())
 
-            self.flight = Reader()
-        for number, line in enumerate(piece.split(b"\n")[:-1], self._number + 1):
-            if self.flight.is_open or _FLIGHT in line:
-                text = plain(line)
-                self.book.at(self._source, number, text)
-                self.flight.read(text, self.book.line())
-
-    def _read_sieved(self, sieve: Sieve, piece: bytes) -> int:
-        """Read what the sieve lets through of a piece; return how many lines that has."""
+    def _read_sieved(self, sieve: Sieve, data: bytes, start: int, stop: int) -> int:
+        """Read what the sieve lets through of a part; return how many lines that has."""
         first = self._number + 1
-        sifted = sieve.sift(piece, prefixed=self._prefixed)
+        sifted = sieve.sift(data, start, stop, prefixed=self._prefixed)
+        lines = [
+            data[start + begin : start + end]
+            for _, begin, end, its_hash in sifted.kept
+            if not its_hash
+        ]
+        others = zip(lines, self._told(lines), strict=True)
         learned: dict[int, None] = {}
-        for line, start, end, mark, its_hash in sifted.rows():
-            if mark < 0:
-                self._expect(sieve, piece, start, end)
-            process = self._take(first + line, piece[start:end])
-            if process is not None and its_hash and len(process.hashes) < _SEEN_LIMIT:
-                process.hashes.add(its_hash)
-                learned[its_hash] = None
+        unlike: set[int] = set()
+        for line, begin, end, its_hash in sifted.rows():
+            if not its_hash:
+                text, said = next(others)
+                if not (said[0] and self._is_read(first + line, text, said)):
+                    if _begins_report(text):
+                        self._read_reports(data[start:stop])
+                    self._take(first + line, text)
+            else:
+                process = self._take(first + line, data[start + begin : start + end])
+                if process is None:
+                    if its_hash not in unlike:
+                        # Those alike differ in what the hash leaves out, and may be read.
+                        unlike.add(its_hash)
+                        sifted.add((its_hash,), line)
+                elif len(process.hashes) < _SEEN_LIMIT:
+                    process.hashes.add(its_hash)
+                    learned[its_hash] = None
             if self._again:
                 # Twice the same channel line does no harm.
                 sifted.add(self._again, line)
@@ -191,20 +232,32 @@ class Parser:
                     learned.pop(each, None)
                 self._forget()
         sieve.learn(list(learned))
-        return len(sifted.columns[0])
+        return len(sifted)
+
+    def _told(self, lines: list[bytes]) -> list[Said]:
+        """What lines say of communicators, for all together."""
+        if self._prefixed:
+            lines = [line[line.rfind(b" ", 0, line.find(_INFO) - 5) + 1 :] for line in lines]
+        return usual_lines(lines)
+
+    def _is_read(self, number: int, line: bytes, said: Said) -> bool:
+        """Read a line by what it says of a communicator, if it does."""
+        process = self._speakers.called(said[0], said[1])
+        if process is None:
+            return False
+        if said[-1]:
+            self._at(self._source, number, line)
+        if not self.book.communicators.read_usual(process, said):
+            return False
+        if process.is_remapped:
+            self._hear_again(process)
+        return True
 
     def _forget(self) -> None:
         """Let through again what has to be heard again."""
         if self._again and self._sieve is not None:
             self._sieve.forget(self._again)
         self._again = set()
-
-    def _expect(self, sieve: Sieve, piece: bytes, start: int, end: int) -> None:
-        """Let the sieve know where the mark stands in a line in which it did not find it."""
-        mark = piece.find(_INFO, start, end)
-        if mark >= 0:
-            head = (piece.rfind(b" ", start, mark - 5) + 1 or start) if self._prefixed else start
-            sieve.expect(mark - start, mark - head, prefixed=self._prefixed)
 
     def _take(self, number: int, line: bytes) -> Process | None:
         """Read a line; return whose channel it is, if the like of it need not be read again."""
@@ -216,29 +269,33 @@ class Parser:
         tail = text[8:] if text[:8] == b"Channel " else b""
         core = head[head.rfind(b" ", 0, -5) + 1 :] if self._prefixed else head
         process = self._speakers.of(core)
-        if process is None or not _is_clean(text):
+        if process is None:
             return self._slow(number, line, head, tail)
+        self._at(self._source, number, line)
         if tail:
+            if not _is_clean(text):
+                return self._slow(number, line, head, tail)
             if tail[2:] not in process.heard:
-                self.book.at(self._source, number, line)
-                self.book.channel(process, text)
+                self.book.channels.read(process, text)
                 self._remember(tail[2:], process)
             self._speakers.listen(core, process)
             return process
-        if not self.book.is_told(process, text):
+        said = usual(text)
+        if said is None or not self.book.communicators.read_usual(process, said):
             # What may be a symptom is read with the time that stands in front.
-            if core != head and text.find(b"comm 0x", 0, 64) < 0:
+            if core != head or not _is_clean(text):
                 return self._slow(number, line, head, b"")
-            self.book.at(self._source, number, line)
             record = Record(process.host, process.pid, process.device, b"", False, text, "", False)
             if self.book.read(process, record):
                 return self._slow(number, line, head, b"")
-            if process.is_remapped:
-                self._hear_again(process)
+        if process.is_remapped:
+            self._hear_again(process)
         return None
 
     def _read_lines(self, piece: bytes) -> int:
         """Read all lines of a piece one by one; return how many."""
+        if ras.BEGIN in piece or _FLIGHT in piece:
+            self._read_reports(piece)
         lines = piece.split(b"\n")[:-1]
         if self._wrapped:
             lines = [plain(line) for line in lines]
@@ -287,11 +344,11 @@ class Parser:
         text = plain(raw[:LONGEST])
         if not self._wrapped and is_wrapped(raw) and text != raw:
             self._wrapped = True
-        self.book.at(self._source, number, text)
+        self._at(self._source, number, text)
         found = list(records(text, self._speakers.hosts))
         if not found:
             if not self.book.read_bare(text):
-                self.work.read(text, self.book.line())
+                self.work.read(text, self._line())
             return None
         for record in found:
             process = self._read_record(record)
@@ -313,7 +370,9 @@ class Parser:
         process = self._speakers.named(record.host, record.pid, record.device)
         if self.book.read(process, record):
             self._hear_again(process)
-            process = self._speakers.begin_anew(process)
+            fresh = self._speakers.begin_anew(process)
+            self.book.retire(process)
+            process = fresh
             self.book.read(process, record)
         if process.is_remapped:
             self._hear_again(process)
@@ -333,10 +392,10 @@ class Parser:
         process.heard.add(said)
 
     def _look_at_tail(self) -> None:
-        if self.unfinished is None:
+        if self.unfinished is None and watchdog.may_have_given_up(self._tail):
             lines = self._tail.split(b"\n")[:-1]
             for number, line in enumerate(lines, self._number - len(lines) + 1):
                 if watchdog.gave_up(line):
-                    self.book.at(self._source, number, plain(line))
-                    self.unfinished = self.book.line()
+                    self._at(self._source, number, plain(line))
+                    self.unfinished = self._line()
                     return

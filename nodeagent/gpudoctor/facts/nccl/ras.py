@@ -25,8 +25,13 @@ _RANK = re.compile(
 )
 
 
+def begins(line: bytes) -> bool:
+    """Tell the line with which a report begins."""
+    return BEGIN in line and b"NCCL" in line and b" NCCL INFO " not in line
+
+
 class Reader:
-    """Takes the lines of a log from `BEGIN` on, as long as `is_open`."""
+    """Takes the lines of a log from the one that `begins` on, as long as `is_open`."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -41,7 +46,7 @@ class Reader:
 
     def read(self, line: bytes, evidence: Line) -> None:
         """Read a line of a report, or the one with which it begins."""
-        if BEGIN in line:
+        if begins(line):
             self.is_open, self._left = True, _LINES_LIMIT
             self._reports += 1
             self._section = b""

@@ -9,9 +9,26 @@ from collections.abc import Callable
 
 from gpudoctor.facts.nccl.model import Line
 
-UNKNOWN = 0
+_TEXT_LIMIT = 400
 _TRANSPORTS_LIMIT = 250
 _PEERS_LIMIT = 1 << 16
+
+
+class Place:
+    """Where the line stands that is being read."""
+
+    def __init__(self) -> None:
+        self.source = ""
+        self.number = 0
+        self._text = b""
+
+    def at(self, source: str, number: int, text: bytes) -> None:
+        """Say where the line stands that is read next."""
+        self.source, self.number, self._text = source, number, text
+
+    def line(self) -> Line:
+        """The line that is being read, as evidence."""
+        return Line(self.source, self.number, self._text[:_TEXT_LIMIT].decode("utf-8", "replace"))
 
 
 class Process:
@@ -44,6 +61,8 @@ class Process:
         """Ranks of the largest communicator so far."""
         self.is_remapped = False
         """Whether channels that were heard before now count for another communicator."""
+        self.lives = 1
+        """How many processes it stands for: those of its name before the last count as one."""
         self.heard: set[bytes] = set()
         """For the parser: what its channel lines said, without the channel's number."""
         self.hashes: set[int] = set()
@@ -65,6 +84,34 @@ class Process:
             self.mapped = True
             self.is_remapped = bool(self.heard) and not was_mapped
 
+    def retire(self, communicator: str) -> None:
+        """Nothing more comes from it; of its ranks only that in this communicator still counts."""
+        rank = self.ranks.get(communicator)
+        self.ranks = {} if rank is None else {communicator: rank}
+        self.pointers = {}
+        self.waited = None
+
+    def is_like(self, other: Process) -> bool:
+        """Whether the two do not contradict each other in what is known of a process alone."""
+        if self.version is None or other.version is None:
+            return True
+        return self.version[0] == other.version[0]
+
+    def absorb(self, later: Process) -> None:
+        """Stand for a later process of the same name, too, when both are retired."""
+        self.lives += later.lives
+        self.version = self.version or later.version
+        self.failed = self.failed or later.failed
+        self.run = max(self.run, later.run)
+        for name, line in later.networks.items():
+            self.networks[name] = self.networks.pop(name, line)
+        self.net = {**later.net, **self.net} if later.net else self.net
+        self.local |= later.local
+        self.own_nics |= later.own_nics
+        self.bus = self.bus or later.bus
+        self.rows |= later.rows
+        self.ranks |= later.ranks
+
     def use_net(
         self, network: str, nic: int, direction: str, gdr: bool, line: Callable[[], Line]
     ) -> None:
@@ -77,14 +124,26 @@ class Process:
         """Note that `rank` reaches `peer` by this transport; the worst one stays."""
         if not self.mapped or peer >= _PEERS_LIMIT:
             return
-        row = self.rows.setdefault(rank, bytearray())
+        row = self.rows.get(rank)
+        if row is None:
+            row = self.rows[rank] = bytearray()
         if len(row) <= peer:
             row.extend(bytes(peer + 1 - len(row)))
-        row[peer] = max(row[peer], code)
+        if code > row[peer]:
+            row[peer] = code
+
+
+Members = tuple[dict[int, str], set[int]]
+"""The ranks of a communicator that started, each with its host, and those that completed."""
 
 
 class Comm:
     """One communicator, by its commId, or by what older versions print instead."""
+
+    __slots__ = (
+        "aborted", "completed", "is_shared", "key", "least_waited", "line", "mnnvl", "nnodes",
+        "nranks", "started", "waited",
+    )  # fmt: skip
 
     def __init__(self, key: str, nranks: int, line: Line) -> None:
         self.key = key
@@ -96,9 +155,46 @@ class Comm:
         self.started: dict[int, str] = {}
         """Rank -> host."""
         self.completed: set[int] = set()
+        self.is_shared = False
+        """Whether `started` and `completed` are those of others, too."""
         self.waited: dict[int, float] = {}
         self.least_waited: tuple[float, Line] | None = None
         self.aborted = False
+
+    def start(self, rank: int, host: str) -> None:
+        """Note that a rank began; its first host counts."""
+        if rank not in self.started:
+            if self.is_shared:
+                self._own()
+            self.started[rank] = host
+
+    def complete(self, rank: int, shared: dict[frozenset[tuple[int, str]], Members]) -> None:
+        """Note that a rank is through with the start. When all are, the members are kept once
+        for all communicators that have the same: in a long log most are made again and again.
+        """
+        if rank in self.completed:
+            return
+        if self.is_shared:
+            self._own()
+        self.completed.add(rank)
+        if len(self.completed) == self.nranks and self.completed == self.started.keys():
+            members = frozenset(self.started.items())
+            self.started, self.completed = shared.setdefault(
+                members, (self.started, self.completed)
+            )
+            self.is_shared = True
+
+    def _own(self) -> None:
+        self.started, self.completed = dict(self.started), set(self.completed)
+        self.is_shared = False
+
+    def span(self, nnodes: int, *, mnnvl: bool) -> None:
+        """Note how many nodes it spans, and whether NVLink joins them. Where several communicators
+        cannot be told apart, the widest counts, whoever speaks first.
+        """
+        if self.nnodes is None or nnodes > self.nnodes:
+            self.nnodes = nnodes
+        self.mnnvl = self.mnnvl or mnnvl
 
     def wait(self, rank: int, seconds: float, line: Line) -> None:
         """Note how long a rank waited for the others at the start, as it said first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gpudoctor.facts.nccl.model import (
     Communicator,
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gpudoctor.facts.nccl.messages import Book
     from gpudoctor.facts.nccl.parser import Parser
 
+_Member = TypeVar("_Member", int, tuple[int, str])
+
 _RANKS_KEPT = 64
 _KEPT = 256
 NO_GDR_AT_ALL = frozenset({"Socket"})
@@ -36,7 +38,7 @@ def summarise(parser: Parser) -> NcclLog:
     """Sum up a parser's book; nothing in the result depends on how the input was cut."""
     book = parser.book
     multi_node = _multi_node(book)
-    largest = max(book.comms.values(), key=lambda comm: comm.nranks, default=None)
+    largest = book.communicators.largest
     net = _net(book.processes)
     name = " ".join(parser.sources[:1]) + (" …" if len(parser.sources) > 1 else "")
     return NcclLog(
@@ -57,7 +59,7 @@ def summarise(parser: Parser) -> NcclLog:
         complete_start=book.starts_seen,
         unfinished=parser.unfinished,
         hosts=_hosts(book),
-        communicators=tuple(_communicator(comm) for comm in book.comms.values()),
+        communicators=_communicators(book.comms.values()),
         settings=tuple(
             Setting(name, value, tuple(sorted(hosts)), line)
             for (name, value), (line, hosts) in book.settings.items()
@@ -78,7 +80,7 @@ def summarise(parser: Parser) -> NcclLog:
         flight=tuple(parser.flight.gaps()) if parser.flight is not None else (),
         ras_processes=tuple(parser.ras.processes()),
         ras_lags=tuple(parser.ras.lags()),
-        run_starts=tuple((run, line) for (_, run), line in book.run_starts.items()),
+        run_starts=tuple((run, line) for (_, run), line in book.communicators.run_starts.items()),
         addresses=tuple(sorted(book.addresses.items())),
         transports=book.transports.names(),
         grid=_grid(book.processes, largest),
@@ -177,7 +179,7 @@ def _hosts(book: Book) -> tuple[Host, ...]:
     by_name: dict[str, list[Process]] = defaultdict(list)
     for process in book.processes:
         by_name[process.host].append(process)
-    largest = max(book.comms.values(), key=lambda comm: comm.nranks, default=None)
+    largest = book.communicators.largest
     errors: dict[str, int] = defaultdict(int)
     for occurrence in book.events.values():
         if "warning" in occurrence.values:
@@ -186,7 +188,7 @@ def _hosts(book: Book) -> tuple[Host, ...]:
     return tuple(
         Host(
             name=name,
-            processes=len(processes),
+            processes=sum(process.lives for process in processes),
             ranks=tuple(
                 sorted(p.ranks[largest.key] for p in processes if largest.key in p.ranks)
                 if largest
@@ -205,20 +207,35 @@ def _hosts(book: Book) -> tuple[Host, ...]:
     )
 
 
-def _communicator(comm: Comm) -> Communicator:
-    return Communicator(
-        id=comm.key,
-        nranks=comm.nranks,
-        nnodes=comm.nnodes,
-        started=tuple(sorted(comm.started)),
-        completed=tuple(sorted(comm.completed)),
-        aborted=comm.aborted,
-        hosts=tuple(sorted(comm.started.items())),
-        line=comm.line,
-        bootstrap_seconds=tuple(sorted(comm.waited.items())),
-        least_waited=comm.least_waited[1] if comm.least_waited else None,
-        mnnvl=comm.mnnvl,
+def _communicators(comms: Iterable[Comm]) -> tuple[Communicator, ...]:
+    """Members that several have in common are listed once."""
+    hosts: dict[int, tuple[tuple[int, str], ...]] = {}
+    ranks: dict[int, tuple[int, ...]] = {}
+    return tuple(
+        Communicator(
+            id=comm.key,
+            nranks=comm.nranks,
+            nnodes=comm.nnodes,
+            started=_once(ranks, comm.started, comm.started),
+            completed=_once(ranks, comm.completed, comm.completed),
+            aborted=comm.aborted,
+            hosts=_once(hosts, comm.started, comm.started.items()),
+            line=comm.line,
+            bootstrap_seconds=tuple(sorted(comm.waited.items())),
+            least_waited=comm.least_waited[1] if comm.least_waited else None,
+            mnnvl=comm.mnnvl,
+        )
+        for comm in comms
     )
+
+
+def _once(
+    known: dict[int, tuple[_Member, ...]], members: object, values: Iterable[_Member]
+) -> tuple[_Member, ...]:
+    key = id(members)
+    if key not in known:
+        known[key] = tuple(sorted(values))
+    return known[key]
 
 
 def _chosen(processes: Iterable[Process]) -> tuple[tuple[str, str, Line], ...]:

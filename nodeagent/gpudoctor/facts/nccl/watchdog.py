@@ -24,6 +24,7 @@ _HEARTBEAT = b"Heartbeat monitor timed out"
 _GAVE_UP = re.compile(
     rb"(?i)timed ?out|wait timeout|timeout after|DistStoreError|SIGTERM|Terminated|exitcode"
 )
+_GAVE_UP_WORDS = (b"timed", b"timeout", b"diststoreerror", b"sigterm", b"terminated", b"exitcode")
 _GROUPS_LIMIT = 1 << 14
 _DIGITS = 9
 
@@ -31,6 +32,12 @@ _DIGITS = 9
 def gave_up(line: bytes) -> bool:
     """Tell a line in which somebody says that waiting was in vain."""
     return _GAVE_UP.search(line) is not None
+
+
+def may_have_given_up(text: bytes) -> bool:
+    """Whether any line of a text can be such a line: to be asked first, because it is cheap."""
+    text = text.lower()
+    return any(word in text for word in _GAVE_UP_WORDS)
 
 
 class Watchdog:

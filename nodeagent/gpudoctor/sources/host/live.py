@@ -229,9 +229,9 @@ class _Worker:
     """One worker process and the pipes to it."""
 
     def __init__(self, root: str) -> None:
+        self._mark = os.memfd_create("mark", 0)  # inherited: the worker writes to it
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        self._mark = os.memfd_create("mark", 0)
         command = [sys.executable, "-I", "-S", str(_WORKER), root, str(self._mark)]
         try:
             self._pid = os.posix_spawn(
