@@ -59,6 +59,8 @@ RECOVERED = x(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to
         (x(13), ("gpu-application-fault", "warning")),
         (x(92), ("gpu-xid-noted", "info")),
         (x(45), ("gpu-xid-noted", "info")),
+        (x(143) + "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x62:0x65:1792)\n",
+         ("adapter-init-failed", "critical")),
         (x(45, "pid=7, name=train, Ch 1 caused by previous Xid 149"), ("nvlink-error", "error")),
         (x(999), ("gpu-xid-noted", "info")),
         ("nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n",
