@@ -119,7 +119,8 @@ def test_a_refusal_concerns_its_own_object_alone(server: Server, error: InputErr
     server.outbox.flush()
     assert server.taken == ["lease"]
     pauses = [server.wait() for _ in range(8)]
-    assert pauses == sorted(pauses[:1]) + pauses[1:]
+    assert pauses[0] <= MOST, "a server that has just started may refuse what it allows later"
+    assert pauses[:7] == sorted(pauses[:7])
     assert pauses[-1] >= MOST_REFUSED_DELAY_S / 2
     assert len(server.said) == 1
     server.failing.clear()

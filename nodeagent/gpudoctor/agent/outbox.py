@@ -2,7 +2,8 @@
 
 An outage (unreachable, overloaded) stops everything, and all of it is tried again with growing
 pauses. A refusal (conflict, forbidden, invalid) concerns its own object and waits for that alone:
-the state stays wanted, and the pauses keep it from being a write at rest.
+the state stays wanted, and the pauses keep it from being a write at rest. The first of them is
+short, for a server that has just started refuses what it will allow once it has read its roles.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gpudoctor.sources.kubernetes.errors import (
 )
 
 FIRST_DELAY_S = 1.0
-REFUSED_DELAY_S, MOST_REFUSED_DELAY_S = 30.0, 900.0
+MOST_REFUSED_DELAY_S = 900.0
 _PASSING = frozenset({429, 500, 502, 503, 504})
 
 
@@ -56,8 +57,9 @@ class _Pause(msgspec.Struct):
 class Outbox:
     """Entries by the key of their object. `send` sends one write; errors as of `Client.send`.
 
-    `said` hears of each refusal and of the start and end of an outage, once. `counts` are writes
-    by what became of them.
+    `most_delay_s` bounds the pauses of an outage, and the first after a refusal. `said` hears of
+    each refusal and of the start and end of an outage, once. `counts` are writes by what became
+    of them.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class Outbox:
             self._entries.pop(key)
             return
         pause = self._pauses.setdefault(key, _Pause())
-        pause.longer(self._clock(), REFUSED_DELAY_S, MOST_REFUSED_DELAY_S)
+        pause.longer(self._clock(), self._most_delay_s, MOST_REFUSED_DELAY_S)
 
     def _complain(self, key: str, text: str) -> None:
         if self._complaints.get(key) != text:

@@ -231,6 +231,7 @@ def test_a_restart_with_the_same_pids_is_a_second_run() -> None:
     first = start(ranks) + ring(ranks)
     second = start(ranks, comm_id="0xdef") + ring(ranks)
     assert read(first + second).runs == 2
+    assert [host.ranks for host in read(first + first).hosts] == [(0,), (1,)]
     assert read(first).runs == 1
 
 

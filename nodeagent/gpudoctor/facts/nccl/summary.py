@@ -190,7 +190,7 @@ def _hosts(book: Book) -> tuple[Host, ...]:
             name=name,
             processes=sum(process.lives for process in processes),
             ranks=tuple(
-                sorted(p.ranks[largest.key] for p in processes if largest.key in p.ranks)
+                sorted({p.ranks[largest.key] for p in processes if largest.key in p.ranks})
                 if largest
                 else ()
             ),
