@@ -125,6 +125,14 @@ def test_worst_root_leads(diagnose: Diagnose) -> None:
     assert names(found) == ["broken-card", "full-node", "slow"]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_equally_sure_the_worse_gives_its_words(diagnose: Diagnose, order: int) -> None:
+    mild = finding("full-node", NODE, "mild", severity=Severity.INFO, values={"what": "a"})
+    bad = finding("full-node", NODE, "bad", values={"what": "b"})
+    (only,) = diagnose(*[mild, bad][::order]).findings
+    assert (only.detail, only.severity) == ("bad", Severity.ERROR)
+
+
 def test_same_finding_by_two_rules_is_one_with_both_evidences(diagnose: Diagnose) -> None:
     first = finding("slow", POD, "perhaps", Evidence("a"), certainty=Certainty.POSSIBLE)
     second = finding("slow", POD, "surely", Evidence("b"), Evidence("a"))

@@ -176,6 +176,7 @@ _KERNEL_SAYS = {
     ),
     "gpu-dropped-by-driver": "The driver's branch has dropped this GPU; an older branch binds it.",
     "gpu-newer-than-driver": "The driver's branch does not support this GPU.",
+    "no-devices": "The driver was loaded and found no NVIDIA GPU on the PCI bus.",
     "module-signature-rejected": (
         "The kernel refused a module because its signing key is not trusted."
     ),

@@ -17,6 +17,7 @@ from gpudoctor.report import Evidence, Severity, Subject, Unknown
 CHECKS = CheckSet()
 
 _RECOVERY_CHANGED = 154
+_TORN_DOWN = 45
 _CONTAINED = 94
 _WINDOW_OF_EVIDENCE = 12
 _SECONDS = re.compile(r"^[0-9]{1,12}(?:\.[0-9]+)?$")
@@ -71,9 +72,12 @@ def _follow_ups(led: list[GpuEvent], others: list[GpuEvent]) -> list[GpuEvent]:
 
 
 def _name(event: GpuEvent) -> str:
-    """The finding that tells about a code; a recovery action alone asks for what it says."""
+    """The finding that tells about a code; a recovery action alone asks for what it says.
+
+    A code that names the one it follows, where the log does not hold that one, stands for it.
+    """
     if event.code != _RECOVERY_CHANGED:
-        return xid(event.code).finding
+        return xid(event.follow_up_of or event.code).finding
     if event.action is Action.REBOOT:
         return "gpu-needs-reboot"
     return "gpu-xid-noted" if event.action is Action.NONE else "gpu-needs-reset"
@@ -110,7 +114,7 @@ def _sentences(events: list[GpuEvent]) -> Iterator[str]:
     """Say what the codes mean and what to do; codes that mean the same are said once."""
     groups: dict[str, list[GpuEvent]] = {}
     for event in events:
-        known = xid(event.code)
+        known = xid(event.follow_up_of or event.code)
         if event.recovery_action is not None:
             word = event.recovery_action.replace("_", " ").lower()
             groups.setdefault(f"the driver asks for: {word}.", []).append(event)
@@ -120,7 +124,13 @@ def _sentences(events: list[GpuEvent]) -> Iterator[str]:
         codes = dict.fromkeys(_code(event) for event in alike)
         whos = dict.fromkeys(who for event in alike if (who := _who(event)))
         by = f", from {' and '.join(whos)}" if whos else ""
-        yield f"Xid {' and '.join(codes)}{by}: {text}"
+        yield f"Xid {' and '.join(codes)}{by}{_followed(alike[0])}: {text}"
+
+
+def _followed(event: GpuEvent) -> str:
+    if event.follow_up_of is None:
+        return ""
+    return f", which follows Xid {event.follow_up_of} (not in this log)"
 
 
 def _code(event: GpuEvent) -> str:
@@ -161,7 +171,9 @@ def _severity(name: str, led: list[GpuEvent]) -> Severity | None:
     """None for the runbook's own; milder for what is over, contained or not fatal."""
     if name in _MILDER_WHEN_OVER and all(event.ended for event in led):
         return Severity.WARNING
-    if name == "nvlink-error" and all(event.action <= Action.CHECK_LINK_SIGNAL for event in led):
+    if name == "nvlink-error" and all(
+        event.action <= Action.CHECK_LINK_SIGNAL and event.follow_up_of is None for event in led
+    ):
         return Severity.WARNING
     if name == "gpu-uncorrectable-ecc" and all(event.code == _CONTAINED for event in led):
         return Severity.WARNING
@@ -170,20 +182,61 @@ def _severity(name: str, led: list[GpuEvent]) -> Severity | None:
 
 @CHECKS.check(KernelLog)
 def switch_codes(log: KernelLog) -> Iterator[Result]:
-    """The NVSwitch driver reported an SXid."""
+    """The NVSwitch driver reported an SXid: one finding a switch, its fatal codes first."""
+    switches: dict[tuple[str | None, str], list[GpuEvent]] = {}
     for event in log.events:
-        if event.kind is not EventKind.SXID:
-            continue
-        fatal = event.severity is XidSeverity.LINK
-        word = "fatal: the switch stops this link" if fatal else "not fatal: corrected or retried"
-        times = f" {event.count} times" if event.count > 1 else ""
+        if event.kind is EventKind.SXID:
+            switches.setdefault((event.host, event.pci), []).append(event)
+    for (host, pci), events in switches.items():
+        fatal = [event for event in events if event.severity is XidSeverity.LINK]
+        told = fatal or events
+        rest = [event for event in events if event not in told]
         yield finding(
             "nvswitch-error",
-            _subject(log, event.host, event.pci),
-            f"SXid {event.code}{times}, {word}.",
-            log.evidence(event.text, event.line),
-            values={"device": event.pci, "code": str(event.code)},
+            _subject(log, host, pci),
+            " ".join(_switch_sentence(event) for event in [*told, *rest]),
+            *(log.evidence(event.text, event.line) for event in [*told, *rest]),
+            values={"device": pci, "code": ", ".join(str(event.code) for event in told)},
             severity=None if fatal else Severity.INFO,
+        )
+
+
+def _switch_sentence(event: GpuEvent) -> str:
+    times = f" {event.count} times" if event.count > 1 else ""
+    if event.severity is not XidSeverity.LINK:
+        return f"SXid {event.code}{times}, not fatal: corrected or retried."
+    cure = " Only a reboot of the host clears it." if event.action is Action.REBOOT else ""
+    return f"SXid {event.code}{times}, fatal: the switch stops this link.{cure}"
+
+
+@CHECKS.check(KernelLog)
+def killed_programs(log: KernelLog) -> Iterator[Result]:
+    """The kernel killed a program for its memory limit, and the driver tore its GPU work down.
+
+    A program that was killed and did not use a GPU is not this tool's matter.
+    """
+    torn = {
+        (event.host, event.pid): event
+        for event in log.events
+        if event.code == _TORN_DOWN and event.follow_up_of is None
+    }
+    for kill in log.kills:
+        event = torn.get((kill.host, kill.pid))
+        if event is None:
+            continue
+        yield finding(
+            "oom-killed",
+            _subject(log, kill.host, None),
+            f"The kernel killed {kill.process} (pid {kill.pid}) because its container reached its "
+            f"memory limit; the driver then tore down its work on GPU {event.pci} (Xid 45). "
+            "Neither GPU nor node is at fault.",
+            log.evidence(kill.text, kill.line),
+            log.evidence(event.text, event.line, "its work on the GPU"),
+            values={
+                "container": kill.process,
+                "pod": f"pod {kill.pod}" if kill.pod else "a cgroup",
+            },
+            severity=Severity.WARNING,
         )
 
 

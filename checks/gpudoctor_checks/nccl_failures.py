@@ -30,6 +30,7 @@ from gpudoctor_checks.nccl_log import (
 _NAMELESS = ("warning", "cuda", "merge-nics", "fastrak-env", "tcpx-timeout", "shm-peer")
 """Kinds of events that no rule names by themselves."""
 _P2P = "transport/p2p.cc"
+_NO_PEER = "peer access is not supported"
 _BAD_ORDINAL = "device-ordinal-invalid"
 
 
@@ -158,11 +159,13 @@ def p2p(log: NcclLog) -> Iterator[Result]:
         return
     said = broken or events
     link = "NVLink" if broken else "PCIe"
+    fatal = bool(log.failed) and any(_NO_PEER in event.values.get("message", "") for event in said)
+    outcome = "NCCL failed" if fatal else "their traffic goes through host memory"
     yield draft(
         log,
         "p2p-disabled",
         f"GPUs that {link} connects on {several(hosts_of(said), 'host')} cannot reach each other's"
-        " memory, so their traffic goes through host memory: "
+        f" memory, so {outcome}: "
         + (
             "a hardware or fabric fault."
             if broken
@@ -171,7 +174,7 @@ def p2p(log: NcclLog) -> Iterator[Result]:
         lines_of(said),
         hosts=hosts_of(said),
         values={"link": link},
-        severity=None if broken else Severity.WARNING,
+        severity=None if broken or fatal else Severity.WARNING,
     )
 
 

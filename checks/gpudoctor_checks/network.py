@@ -206,12 +206,17 @@ def link_layer(facts: NodeFacts) -> Iterator[Result]:
     (usual, many), (other, few) = layers.most_common(2)
     if many <= few:
         return
+    # Without GPUs to be near to, the card's model tells a rail from a front-end adapter.
+    models = Counter(hca.model for hca, port in rails if port.link_layer == usual)
+    model = models.most_common(1)[0][0]
+    few = sum(port.link_layer == other and hca.model == model for hca, port in rails) or few
     for hca, port in rails:
         if port.link_layer != other or not port.is_active:
             continue
         named = selected(hca, port, _environment(facts).get("NCCL_IB_HCA"))
         near = _is_near_a_gpu(facts, hca)
-        is_rail = near if near is not None else bool(named) or _completes(facts, many, few)
+        completes = hca.model == model and _completes(facts, many, few)
+        is_rail = near if near is not None else bool(named) or completes
         if not is_rail:
             continue
         yield finding(

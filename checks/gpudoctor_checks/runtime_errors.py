@@ -73,10 +73,14 @@ _MEANINGS = {
         "The pod's RuntimeClass names a handler that the container runtime does not have."
     ),
     "cdi-device-not-in-spec": _Meaning(
-        "The runtime was asked for a CDI device by a name that no CDI spec on the node has."
+        "The runtime was asked for a CDI device by a name that no CDI spec on the node has, or the"
+        " spec names a device node that has gone since it was written."
     ),
     "toolkit-not-installed": _Meaning(
         "The container engine has no NVIDIA hook: the toolkit is absent or not configured."
+    ),
+    "toolkit-setup-failed": _Meaning(
+        "The toolkit's hook found the driver and could not set the container up for it."
     ),
     "inotify-limit": _Meaning("The process may not open another inotify instance or watch."),
     "gpu-lost": _Meaning("The driver no longer reaches the GPU."),
@@ -128,6 +132,8 @@ _WORDS = {
     "handler": "of that name",
     "codes": "not known",
     "process": "the program",
+    "step": "set-up",
+    "reason": "unknown",
 }
 
 

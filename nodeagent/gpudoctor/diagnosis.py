@@ -149,14 +149,17 @@ def _merge(drafts: list[tuple[Draft, Entry]]) -> dict[str, tuple[Draft, Entry]]:
     for draft, entry in drafts:
         key = f"{draft.name}@{draft.subject}"
         if key in merged:
-            draft = _join(merged[key][0], draft)
+            draft = _join(merged[key][0], draft, entry)
         merged[key] = (draft, entry)
     return merged
 
 
-def _join(first: Draft, second: Draft) -> Draft:
-    """Keep the surer draft's words and the evidence of both."""
-    lead, other = sorted((first, second), key=lambda draft: -draft.certainty.rank)
+def _join(first: Draft, second: Draft, entry: Entry) -> Draft:
+    """Keep the words of the surer draft, of the worse one if both are as sure; evidence of both."""
+    lead, other = sorted(
+        (first, second),
+        key=lambda draft: (-draft.certainty.rank, -(draft.severity or entry.severity).rank),
+    )
     return msgspec.structs.replace(
         lead,
         evidence=tuple(dict.fromkeys(lead.evidence + other.evidence)),

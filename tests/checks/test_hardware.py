@@ -58,6 +58,10 @@ RECOVERED = x(154, "GPU recovery action changed from 0x1 (GPU Reset Required) to
         (x(54), ("gpu-hardware-fault", "error")),
         (x(13), ("gpu-application-fault", "warning")),
         (x(92), ("gpu-xid-noted", "info")),
+        (x(45), ("gpu-xid-noted", "info")),
+        (x(143) + "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x62:0x65:1792)\n",
+         ("adapter-init-failed", "critical")),
+        (x(45, "pid=7, name=train, Ch 1 caused by previous Xid 149"), ("nvlink-error", "error")),
         (x(999), ("gpu-xid-noted", "info")),
         ("nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n",
          ("nvswitch-error", "critical")),
@@ -112,6 +116,49 @@ def test_the_switch_explains_the_links_and_the_gpu_its_port() -> None:
     assert [root.split("@")[0] for root in found.root_ids] == ["nvswitch-error"]
     port = "pcieport 0000:17:01.0: AER: Uncorrected (Fatal) error message received\n"
     assert [root.split("@")[0] for root in diagnose(x(79) + port).root_ids] == ["gpu-lost"]
+
+
+def test_a_switch_is_told_once_and_by_its_worst_code() -> None:
+    sxid = "nvidia-nvswitch1: SXid (PCI:0000:c4:00.0): {}, Link 21 text\n".format
+    finding = only(sxid("19084, Non-fatal") + sxid("20034, Fatal") + sxid("23003, Fatal"))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.title == "NVSwitch 0000:c4:00.0 reports SXid 20034, 23003"
+    assert "SXid 23003, fatal: the switch stops this link. Only a reboot" in finding.detail
+    assert [evidence.object for evidence in finding.evidence] == [
+        "kern.log:2", "kern.log:3", "kern.log:1",
+    ]  # fmt: skip
+
+
+KILL = (
+    "oom-kill:constraint={constraint},nodemask=(null),cpuset=cri-ab.scope,mems_allowed=0-1,"
+    "oom_memcg=/kubepods.slice,task_memcg=/kubepods.slice/kubepods-burstable.slice/"
+    "kubepods-burstable-pod0f3c1d2e_9a4b_4c1d_8e2f_1a2b3c4d5e6f.slice/cri-ab.scope,"
+    "task=train,pid={pid},uid=0\n"
+)
+
+
+def test_a_program_killed_for_its_memory_is_no_fault_of_its_gpu() -> None:
+    found = diagnose(KILL.format(constraint="CONSTRAINT_MEMCG", pid=7) + x(45))
+    assert [root.split("@")[0] for root in found.root_ids] == ["oom-killed"]
+    killed = next(f for f in found.findings if f.name == "oom-killed")
+    assert killed.title == (
+        "Container train of pod 0f3c1d2e-9a4b-4c1d-8e2f-1a2b3c4d5e6f was killed for exceeding"
+        " its memory limit"
+    )
+    assert len(killed.evidence) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KILL.format(constraint="CONSTRAINT_MEMCG", pid=7),
+        KILL.format(constraint="CONSTRAINT_MEMCG", pid=8) + x(45),
+        KILL.format(constraint="CONSTRAINT_NONE", pid=7) + x(45),
+        KILL.format(constraint="CONSTRAINT_MEMCG", pid=7) + x(79) + x(45),
+    ],
+)
+def test_a_kill_counts_only_for_its_own_work_on_a_gpu(text: str) -> None:
+    assert "oom-killed" not in [name for name, _ in findings(text)]
 
 
 def test_titles_name_gpu_codes_and_program() -> None:

@@ -261,6 +261,9 @@ class TestPorts:
         tree = rails(7) | hca("mlx5_7", "0000:50:00.0", layer="Ethernet")
         assert loud(tree) == {on("nic-link-layer-wrong", "mlx5_7")}
         assert loud(rails(8) | hca("mlx5_8", "0000:50:00.0", layer="Ethernet")) == set()
+        front_end = hca("mlx5_8", "0000:60:00.0", layer="Ethernet", rate="100 Gb/sec (4X EDR)")
+        front_end |= {f"{IB}/mlx5_8/hca_type": "MT4127\n"}
+        assert loud(tree | front_end) == {on("nic-link-layer-wrong", "mlx5_7")}
 
     def test_flap_is_growth_not_a_count(self) -> None:
         counter = f"{IB}/mlx5_1/ports/1/counters/link_downed"

@@ -45,6 +45,8 @@ def kind(tmp_path: Path, text: str) -> str:
         "Mar 11 06:20:17 gpu-node kernel: mlx5_core 0000:9a:00.0: Link up\n",
         "2026-03-11T06:20:17+0000 gpu-node kernel: mlx5_core 0000:9a:00.0: Link up\n",
         '{"MESSAGE":"x","_TRANSPORT":"kernel","_HOSTNAME":"n"}\n',
+        '{"priority":6,"sequence":1188,"sec":700,"usec":1,"msg":"mlx5_core: Link up"}\n',
+        "10.0.0.9: kern:    info: [2026-04-22T21:20:00.19Z]: nvidia-nvlink: is initialized\n",
         "NVRM: API mismatch: the client has the version 470.82.01, but\n"
         "NVRM: this kernel module has the version 470.57.02.  Please\n",
     ],
@@ -93,6 +95,9 @@ def test_published_logs(tmp_path: Path, path: Path) -> None:
     found = report["facts"]["kernel"]["events"]
     for want in expected["events"]:
         assert any({key: event.get(key) for key in want} == want for event in found)
+    assert set(expected.get("other_findings", [])) <= {f["name"] for f in report["findings"]}
+    if path.stem.startswith("kmsg-healthy"):
+        assert (report["verdict"], report["roots"]) == ("healthy", [])
     assert not report["unknown"]
 
 

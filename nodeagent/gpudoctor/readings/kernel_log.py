@@ -21,7 +21,8 @@ _KERNEL_LINE = re.compile(
     r"|\d{1,4},\d+,\d+,[^;]*;"
     r"|(?:<\d{1,3}>)?(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\d\d-\d\dT[\d:.]{8,15}\S{0,6}"
     r"|\[ *\d+\.\d+\]|\d{10}\.\d{6}) \S+ kernel(?:\[\d+\])?: "
-    r"|\{.*\"_TRANSPORT\" ?: ?\"kernel\"|kern +:[a-z]+ *: )",
+    r"|\{.*\"_TRANSPORT\" ?: ?\"kernel\"|kern +:[a-z]+ *: "
+    r"|\{.*\"sequence\" ?: ?\d+,.*\"msg\" ?: ?\"|[\w.:-]{1,64}: +kern: +[a-z]+: \[)",
     re.MULTILINE,
 )
 

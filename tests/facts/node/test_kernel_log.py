@@ -37,6 +37,14 @@ def events(text: str | bytes) -> list[tuple[int, str, int]]:
     return [(event.code, event.pci, event.count) for event in read(text).events]
 
 
+@pytest.mark.parametrize(
+    "entry",
+    ['{"sequence": 1}', '{"sequence": 1, "msg": 7}', '{"sequence": "1", "msg": "NVRM: Xid"}'],
+)
+def test_entries_of_a_collector_that_are_not_whole_tell_nothing(entry: str) -> None:
+    assert read(f"{entry} NVRM: \n{entry}\n").events == ()
+
+
 @pytest.mark.parametrize("path", CASES, ids=[path.stem for path in CASES])
 def test_published_cases(path: Path) -> None:
     expected: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
@@ -55,6 +63,8 @@ def test_published_cases(path: Path) -> None:
         ("[ 8121.402224] ", "8121.402224", None),
         ("[Wed Mar 11 06:20:17 2026] ", "Wed Mar 11 06:20:17 2026", None),
         ("[Mar11 06:20] ", "Mar11 06:20", None),
+        ("10.0.0.9: kern: warning: [2026-04-22T21:27:51.29Z]: ", "2026-04-22T21:27:51.29Z",
+         "10.0.0.9"),
         ("[  +0.000012] ", "+0.000012", None),
         ("[51233.900121 <    0.000012>] ", "51233.900121 <    0.000012>", None),
         ("<1>[51233.900121] ", "51233.900121", None),

@@ -30,7 +30,7 @@ def test_published_cases(case: dict[str, dict[str, str]]) -> None:
         ("driver-library-mismatch", "pynvml.NVMLError_LibRmVersionMismatch: RM has detected"),
         ("driver-library-mismatch",
          "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch"),
-        ("cgroup-device-access-lost", "nvidia-container-cli: nvml error: unknown error"),
+        ("driver-not-usable", "nvidia-container-cli: nvml error: unknown error"),
         ("host-driver-libs-missing",
          "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: "
          "cannot open shared object file: no such file or directory: unknown"),
@@ -118,6 +118,17 @@ def test_further_wordings(name: str, text: str) -> None:
          {"device": "management.nvidia.com/gpu=GPU-0"}),
         ("Unable to determine the device handle for GPU 0000:18:00.0: GPU is lost.  Reboot",
          {"device": "0000:18:00"}),
+        ("Unable to determine the device handle for GPU3: 0000:BA:00.0: Unknown Error",
+         {"device": "0000:BA:00"}),
+        ('setting up CDI devices: failed to stat CDI host device "/dev/dri/renderD129": no such',
+         {"device": "/dev/dri/renderD129"}),
+        ('desc = RuntimeHandler "nvidia" not supported', {"handler": "nvidia"}),
+        ("nvidia-container-cli: ldcache error: process /sbin/ldconfig terminated with signal 9",
+         {"step": "ldcache", "reason": "process /sbin/ldconfig terminated with signal 9"}),
+        ("nvidia-container-cli: mount error: failed to add device rules: load program: denied",
+         {"step": "mount", "reason": "failed to add device rules"}),
+        ("failed to locate libcuda.so.535.183.06: pattern libcuda.so.535.183.06 not found",
+         {"library": "libcuda.so.535.183.06"}),
     ],
 )  # fmt: skip
 def test_what_the_line_says_inside(text: str, values: dict[str, str]) -> None:
@@ -138,6 +149,11 @@ def test_what_the_line_says_inside(text: str, values: dict[str, str]) -> None:
         "container runtime containerd is configured",
         "could not insert 'zfs': Required key not available",
         "NCCL WARN Cuda failure 'out of memory'",
+        "nvidia-container-cli: no error",
+        "starting FS watcher for /var/lib/kubelet/device-plugins/",
+        "if this is not a GPU node, did you configure the toleration?",
+        'stat CDI host device "/dev/dri/renderD129"',
+        "fabric manager version 550.120 matches the driver",
     ],
 )
 def test_other_lines_name_nothing(text: str) -> None:

@@ -118,8 +118,9 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "connect-failed",
         b"onnect",
         rb"(?:[Cc]onnect to (?P<peer>[^ <]+)(?:<\d+>)?|Call to connect)(?: failed| returned)[ :]*"
-        rb"(?P<text>Connection refused|Connection timed out|No route to host|"
-        rb"Network is unreachable|Operation timed out)",
+        rb"(?:\d{1,3}\()?(?P<text>Connection refused|Connection timed out|No route to host|"
+        rb"Network is unreachable|Operation timed out|Software caused connection abort|"
+        rb"Cannot assign requested address)",
     ),
     _symptom("peer-closed", b"onnection closed by remote peer", rb"peer(?: (?P<peer>[^ <]+))?"),
     _symptom("peer-closed", b"Connection reset by peer", rb"(?:from (?P<peer>[^ <]+))?"),
@@ -155,6 +156,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     _symptom("p2p-nvlink", b"hardware issue", rb"NVLINK"),
     _symptom("p2p", b"P2P is disabled between connected GPUs"),
     _symptom("p2p", b"Could not enable P2P between dev"),
+    _symptom("p2p", b"peer access is not supported between these two devices"),
     _symptom("shm-full", b"posix_fallocate failed", rb"No space left"),
     _symptom("shm-peer", b"attaching", rb"No such file|\(size 0\)"),
     _symptom(

@@ -100,6 +100,17 @@ class Condition(msgspec.Struct, frozen=True):
     values: dict[str, str] = {}
 
 
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that the kernel killed because its cgroup reached its memory limit."""
+
+    pid: int
+    process: str
+    pod: str | None
+    text: str
+    line: int
+    host: str | None = None
+
+
 class PcieError(msgspec.Struct, kw_only=True):
     """Advanced Error Reporting: errors of one severity on one device."""
 
@@ -122,6 +133,7 @@ class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[GpuEvent, ...] = ()
     conditions: tuple[Condition, ...] = ()
     pcie_errors: tuple[PcieError, ...] = ()
+    kills: tuple[Kill, ...] = ()
     uuids: dict[str, str] = {}
     overflow: int = 0
 

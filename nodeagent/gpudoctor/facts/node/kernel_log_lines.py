@@ -1,9 +1,9 @@
 """One line of a kernel log: what stands before the message, and the driver's messages.
 
 Prefixes known: dmesg (plain, -T, -d, -e, -x, -r, --time-format iso, colour), /dev/kmsg, journald
-(short, short-monotonic, short-unix, iso, json, verbose), syslog of RFC 3164 and 5424. A message
-counts only where nothing but such a prefix stands before it, so that a program that quotes an Xid
-in its own log is not taken for the kernel.
+(short, short-monotonic, short-unix, iso, json, verbose), syslog of RFC 3164 and 5424, talosctl.
+A message counts only where nothing but such a prefix stands before it, so that a program that
+quotes an Xid in its own log is not taken for the kernel.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _PREFIX = re.compile(
     r"\s*(?:<\d{1,3}>(?:1 )?\s*)?"
     r"(?:[a-z0-9]{3,9} *:[a-z]{3,6} *: )?"
     rf"(?:(?:[A-Z][a-z]{{2}} )?(?P<clock>{_CLOCK})\s+)?"
+    r"(?:(?P<node>[\w.:-]{1,64}): +[a-z0-9]{3,9}: +[a-z]{3,8}: (?=\[))?"
     r"(?:[\w.-]+: (?=\[))?"
-    r"(?:\[(?P<stamp>[^\]]{1,48})\]\s*)?"
+    r"(?:\[(?P<stamp>[^\]]{1,48})\]:?\s*)?"
     r"(?:(?:(?P<host>[\w.-]+)\s+)?kernel(?:\[\d+\])?(?::|(?: -){3})\s*)?"
     r"(?:\[(?P<uptime>[^\]]{1,48})\]\s*)?"
 )
@@ -65,7 +66,7 @@ def split_line(raw: bytes) -> Line | None:
     return Line(
         text[match.end() :],
         time.strip() if time else None,
-        match["host"],
+        match["host"] or match["node"],
         stamped=match.end() > 0 and not text[: match.end()].isspace(),
     )
 
@@ -77,6 +78,8 @@ def _journal_json(text: str) -> Line | None:
         return None
     if not isinstance(entry, dict):
         return None
+    if isinstance(entry.get("sequence"), int) and "MESSAGE" not in entry:
+        return _collected_json(entry)
     source = entry.get("_TRANSPORT") or entry.get("SYSLOG_IDENTIFIER") or "kernel"
     message = entry.get("MESSAGE")
     if isinstance(message, list):
@@ -91,6 +94,17 @@ def _journal_json(text: str) -> Line | None:
         f"{int(micros) / 1e6:.6f}" if micros.isdecimal() and micros.isascii() else None,
         host if isinstance(host, str) else None,
         stamped=True,
+    )
+
+
+def _collected_json(entry: dict[str, object]) -> Line | None:
+    """An entry of the kernel's ring buffer as Fluent Bit's kmsg input writes it."""
+    message, seconds, micros = entry.get("msg"), entry.get("sec"), entry.get("usec")
+    if not isinstance(message, str):
+        return None
+    known = isinstance(seconds, int) and isinstance(micros, int)
+    return Line(
+        message.split("\n", 1)[0], f"{seconds}.{micros:06d}" if known else None, stamped=True
     )
 
 
@@ -115,11 +129,12 @@ class XidLine(msgspec.Struct, frozen=True, kw_only=True):
 _PCI = r"[0-9a-fA-F]{1,8}(?::[0-9a-fA-F]{1,4}){1,2}"
 _XID = re.compile(
     rf"NVRM: Xid \((?:PCI:)?(?P<pci>{_PCI})(?:\.[0-9a-fA-F])?"
-    r"(?:\s+GPU-I:(?P<gi>\d{1,4}))?(?:\s+GPU-CI:(?P<ci>\d{1,4}))?\)\s*:\s*(?P<code>\d{1,6})\b"
-    r"(?:,\s*)?(?P<rest>.*)",
+    r"(?:\s+GPU-I:(?P<gi>\d{1,4}))?(?:\s+GPU-CI:(?P<ci>\d{1,4}))?\)\s*:\s*(?P<code>\d{1,6})"
+    r",\s*(?P<rest>.*)",  # no comma: the log ends inside the code
     re.DOTALL,
 )
-_PROCESS = re.compile(r"pid='?(?P<pid>[^,']*)'?,\s*name='?(?P<name>[^,']*)'?(?:,\s*|\Z)")
+# Drivers before 515 print the pid alone.
+_PROCESS = re.compile(r"pid='?(?P<pid>[^,']*)'?(?:,\s*name='?(?P<name>[^,']*)'?)?(?:,\s*|\Z)")
 _CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})")
 _RECOVERY = re.compile(r"to\s+0x([0-9a-fA-F]{1,4})\s*\(([^)]*)\)")
 _NVLINK5 = re.compile(
@@ -151,7 +166,7 @@ def parse_xid(message: str) -> XidLine | None:
     process: str | None = None
     if found := _PROCESS.match(rest):
         pid = int(found["pid"]) if found["pid"].isdecimal() and found["pid"].isascii() else None
-        process = found["name"] if found["name"] not in ("", "<unknown>") else None
+        process = found["name"] if found["name"] not in (None, "", "<unknown>") else None
         rest = rest[found.end() :]
     code = int(match["code"])
     caused = _CAUSED_BY.search(rest)
@@ -195,6 +210,30 @@ def pci_address(text: str) -> str:
     if len(parts) == 3:
         parts[0] = f"{int(parts[0], 16):04x}"
     return ":".join(parts)
+
+
+class KillLine(msgspec.Struct, frozen=True):
+    """The out-of-memory killer's summary (kernel 5.0 and later); `pod` is a Kubernetes UID."""
+
+    pid: int
+    process: str
+    pod: str | None
+
+
+_KILL = re.compile(
+    r"oom-kill:constraint=CONSTRAINT_MEMCG,.*\btask_memcg=(?P<group>[^,]*),task=(?P<task>.*),"
+    r"pid=(?P<pid>[0-9]{1,9}),uid="
+)
+_POD = re.compile(r"\bpod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})\b")
+
+
+def parse_kill(message: str) -> KillLine | None:
+    """Parse the line about a process killed for its cgroup's memory limit; None for any other."""
+    match = _KILL.match(message)
+    if match is None:
+        return None
+    pod = _POD.search(match["group"].replace("_", "-"))
+    return KillLine(int(match["pid"]), match["task"], pod[1] if pod else None)
 
 
 class SwitchLine(msgspec.Struct, frozen=True):

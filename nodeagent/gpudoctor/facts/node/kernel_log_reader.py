@@ -10,12 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpudoctor.facts.node.kernel_log import Condition, EventKind, GpuEvent, KernelLog, PcieError
+from gpudoctor.facts.node.kernel_log import (
+    Condition,
+    EventKind,
+    GpuEvent,
+    KernelLog,
+    Kill,
+    PcieError,
+)
 from gpudoctor.facts.node.kernel_log_lines import (
     Line,
     SwitchLine,
     XidLine,
     continues,
+    parse_kill,
     parse_sxid,
     parse_xid,
     pci_address,
@@ -31,7 +39,7 @@ _MAX_TEXT = 300
 _NVRM_IN_NUMBERS = b"78,86,82,77,58"  # journald's JSON gives a message that is not text so
 _TELLING = (
     b"NVRM: ", b"SXid (", b" AER: ", b"nouveau ", b" is rejected", b"unsigned module",
-    _NVRM_IN_NUMBERS,
+    b"oom-kill:", _NVRM_IN_NUMBERS,
 )  # fmt: skip
 
 _FALLEN = 79
@@ -70,6 +78,7 @@ _CONDITIONS = (
         "gpu-newer-than-driver",
         re.compile(r"NVRM: .*installed in this system is not supported by the"),
     ),
+    ("no-devices", re.compile(r"NVRM: No NVIDIA (?:GPU|graphics adapter) found")),
     ("nouveau-bound", re.compile(r"NVRM: .*already bound to nouveau|nouveau [0-9a-f:.]+: ")),
     (
         "module-signature-rejected",
@@ -148,6 +157,7 @@ class _Facts:
         self.events: dict[tuple[EventKind, int, str, str | None], GpuEvent] = {}
         self.conditions: dict[tuple[str, str | None, str | None], Condition] = {}
         self.pcie: dict[tuple[str, str, str | None], PcieError] = {}
+        self.kills: dict[tuple[int, str | None], Kill] = {}
         self.uuids: dict[str, str] = {}
         self.overflow = 0
         self._roots: dict[tuple[str, str | None], int] = {}
@@ -171,6 +181,8 @@ class _Facts:
             self._add_sxid(switch, line, number)
         elif " AER: " in message:
             self._add_pcie(line, number)
+        elif message.startswith("oom-kill:"):
+            self._add_kill(line, number)
         elif not self._add_mismatch(line, number):
             self._add_other(line, number)
 
@@ -181,6 +193,7 @@ class _Facts:
             events=tuple(self.events.values()),
             conditions=tuple(self.conditions.values()),
             pcie_errors=tuple(self.pcie.values()),
+            kills=tuple(self.kills.values()),
             uuids=self.uuids,
             overflow=self.overflow,
         )
@@ -289,6 +302,18 @@ class _Facts:
             ),
         )
         error.count += 1
+
+    def _add_kill(self, line: Line, number: int) -> None:
+        killed = parse_kill(line.message)
+        if killed is not None and len(self.kills) < _MAX_KEYS:
+            self.kills[killed.pid, line.host] = Kill(
+                pid=killed.pid,
+                process=killed.process,
+                pod=killed.pod,
+                text=line.message[:_MAX_TEXT],
+                line=number,
+                host=line.host,
+            )
 
     def _add_mismatch(self, line: Line, number: int) -> bool:
         """Collect the versions of an API mismatch, which stand on this line or the next ones."""

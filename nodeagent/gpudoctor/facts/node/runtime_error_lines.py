@@ -28,7 +28,8 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "fabric-manager-version-mismatch",
-        r"fabric ?manager.*version.*(?:don.?t match|do(?:es)? not match|mismatch|incompatible)",
+        r"fabric ?manager.*version"
+        r".*(?:do(?:es)?n.?t match|do(?:es)? not match|mismatch|incompatible)",
     ),
     (
         "fabric-not-ready",
@@ -64,16 +65,20 @@ _ERRORS: tuple[tuple[str, str], ...] = (
         "no-code-for-gpu",
         r"no kernel image is available|cudaErrorNoKernelImageForDevice"
         r"|CUDA_ERROR_NO_BINARY_FOR_GPU|device kernel image is invalid|cudaErrorInvalidKernelImage"
-        r"|is not compatible with the current PyTorch installation",
+        r"|is not compatible with the current PyTorch installation"
+        r"|invalid value for --gpu-architecture"
+        r"|ptxas fatal\s*: Value 'sm_\d+\w?' is not defined",
     ),
     (
         "cgroup-device-access-lost",
-        r"(?:Failed to initialize NVML|nvml error): ?unknown error\b(?! code)",
+        r"Failed to initialize NVML: ?unknown error\b(?! code)",
     ),
     (
         "host-driver-libs-missing",
         r"nvidia-container-cli: initialization error: load library failed: (?P<library>lib[\w.-]+)"
-        r"|load library failed: libnvidia-ml\.so",
+        r"|load library failed: libnvidia-ml\.so"
+        r"|nvidia-container-cli: initialization error: cannot open shared object"
+        r"|failed to locate (?P<driver_library>libcuda\.so[\w.]*): .*not found",
     ),
     (
         "driver-not-loaded",
@@ -86,6 +91,10 @@ _ERRORS: tuple[tuple[str, str], ...] = (
         "driver-not-usable",
         r"nvidia-container-cli: (?:initialization|detection|mount|ldcache) error: "
         r"(?:driver|driver rpc|rpc) error|driver rpc error"
+        # this program runs on the host, where no container's device rules can be the cause
+        r"|nvidia-container-cli: (?:.* error: )?nvml error: ?unknown error"
+        r"|initialize NVML: ?GPU access blocked by the operating system"
+        r"|NVML_?Error_?Operating_?System"
         r"|(?:nvml error|initialize NVML): ?insufficient permissions|NVML_?Error_?No_?Permission"
         r"|nvidia-container-cli: .*timed out",
     ),
@@ -93,31 +102,37 @@ _ERRORS: tuple[tuple[str, str], ...] = (
         "runtime-handler-missing",
         r"no runtime for \"(?P<handler>[^\"]+)\" is configured"
         r"|failed to find runtime handler (?P<crio>\S+) from runtime list"
+        r"|RuntimeHandler \"(?P<shim>[^\"]+)\" not supported"
         r"|unknown(?: or invalid)? runtime(?: name:| specified) ?\"?(?P<docker>[\w.-]+)",
     ),
     (
         "cdi-device-not-in-spec",
         r"unresolvable CDI devices? (?P<device>[^\s,\"]+)|failed to inject CDI devices"
-        r"|CDI device injection failed|unresolvable CDI device",
+        r"|CDI device injection failed|unresolvable CDI device"
+        # the spec names a device node that has gone since it was written
+        r"|failed to stat CDI host device \"(?P<node>[^\"]+)\"",
     ),
     (
         "toolkit-not-installed",
         r"could not select device driver \"[^\"]*\" with capabilities: \[\[[^\]]*gpu"
         r"|exec: \"?nvidia-container-(?:runtime|runtime-hook|cli)\"?: executable file not found"
         r"|exec:? \"?[\w/.-]*/nvidia-container-(?:runtime|cli)[\w-]*\"?: (?:stat .*)?no such file"
-        r"|nvidia-container-(?:runtime|toolkit|cli)[\w-]*\"?: (?:command )?not found",
+        r"|nvidia-container-(?:runtime|toolkit|cli)[\w-]*\"?: (?:command )?not found"
+        r"|inject NVIDIA hook: stat [\w/.-]*nvidia-container[\w-]*: no such file"
+        r"|failed to discover GPU vendor from CDI: no known GPU vendor",
     ),
     (
         "inotify-limit",
-        r"(?:FS|fsnotify|inotify|file) ?watcher: (?:too many open files|no space left)"
+        r"(?:FS|fsnotify|inotify|file) ?watcher(?: for [\w/.-]+)?: "
+        r"(?:too many open files|no space left)"
         r"|inotify_(?:init1?|add_watch)\b.*(?:too many open files|no space left|EMFILE|ENOSPC)"
         r"|inotify instances? limit",
     ),
     (
         "gpu-lost",
         r"\bGPU is lost\b|GPU_IS_LOST|GpuIsLost|fallen off the bus"
-        r"|Unable to determine the device handle for GPU\s*"
-        r"(?P<device>[\dA-F]{4,8}:[\dA-F]{2}:[\dA-F]{2})",
+        r"|Unable to determine the device handle for GPU\s*(?:\d{1,3}: ?)?"
+        r"(?P<device>[\dA-F]{3,8}:[\dA-F]{2}:[\dA-F]{2})",
     ),
     (
         "driver-libs-not-injected",
@@ -126,7 +141,10 @@ _ERRORS: tuple[tuple[str, str], ...] = (
         r"|initialize NVML: ?error_library_not_found|libcuda\.so[.\d]*: cannot open shared object"
         r"|Found no NVIDIA driver on your system|exec: \"nvidia-smi\": executable file not found"
         r"|nvidia-smi: (?:command )?not found|PTX JIT compiler library not found"
-        r"|did you set the docker default runtime to .?nvidia",
+        r"|did you set the docker default runtime to .?nvidia"
+        r"|did you configure the NVIDIA Container Toolkit\?"
+        r"|Could not find cuda drivers on your machine|libcuda\.so cannot found"
+        r"|couldn.?t find libnvidia-ml\.so library|CUDA driver library cannot be found",
     ),
     (
         "module-signature-rejected",
@@ -173,12 +191,22 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     (
         "cuda-unknown-error",
         r"CUDA unknown error|\bError 999:|cudaErrorUnknown\b|CUDA_ERROR_UNKNOWN\b"
-        r"|CUDA error: unknown error|OS call failed or operation not supported on this OS",
+        r"|CUDA error: unknown error|failed to initialize CUDA: unknown error"
+        r"|cuda driver library init failure: 999\b|cudaGetDeviceCount returned (?:30|304|999)\b"
+        r"|THCudaCheck FAIL .*error=(?:30|999) : unknown error|CUDA_ERROR_OPERATING_SYSTEM\b"
+        r"|OS call failed or operation not supported on this OS",
+    ),
+    (
+        "toolkit-setup-failed",  # what no cause above explains
+        r"nvidia-container-cli: (?P<step>[a-z]+) error: (?P<reason>[^:\\]{1,120})",
     ),
 )  # fmt: skip
 
 _PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _ERRORS)
-_ALIASES = {"crio": "handler", "docker": "handler"}
+_ALIASES = {
+    "crio": "handler", "docker": "handler", "shim": "handler",
+    "driver_library": "library", "node": "device",
+}  # fmt: skip
 
 
 def recognise(line: str) -> RecognisedError | None:
