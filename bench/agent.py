@@ -11,7 +11,8 @@ pod-resources answer for 60 pods over gRPC, of which 8 have a GPU each; and an A
 Figures (Python 3.11, two cores shared with test runs at a load of 5 to 10, rounds at 5 s): 0.27 to
 0.30 s of processor a round = 0.5 % of a core, 4 bare interpreters under the same load; 0.02 s of it
 is the parent's and 0.1 s of what reads the machine. Between rounds the parent takes another 0.02 s
-a minute. memory.peak 60 MiB, parent 38 MiB, no write but the Lease.
+a minute. memory.peak 60 MiB, parent 38 MiB, no write but the Lease. 30 minutes at 60 s under that
+load: 0.33 s a round = 0.55 %, memory.peak 69 MiB, parent 39 MiB, no write but the Lease.
 """
 
 from __future__ import annotations

@@ -12,18 +12,20 @@ few lines of its own training loop. In the one large log the ranks are interleav
 by line, and the job is restarted as often as fills the size; of the many files each has one rank.
 Then a log is followed, and the time from the line that proves a fallback until it is told.
 
-Figures (Python 3.11, numpy 2.4; two cores, beside test runs that keep five to ten processes
-waiting; no quiet run of this state yet). The state before was measured in turns with it.
+Figures (Python 3.11, numpy 2.4), two cores with nothing beside:
 
                       grep      gpudoctor                            before
-1 GiB, processor      1.00 s    9.4 s = 9.4x, peak 82 MiB            13.6 s = 13.6x, 101 MiB
-1 GiB, wall           1.7 s     16.2 s = 9.5x                        22.5 s
+1 GiB, processor      1.01 s    8.9 s = 8.8x, peak 80 MiB            11.2 s = 13.0x, 100 MiB
+1 GiB, wall           1.01 s    8.9 s = 8.8x
+1,024 files, 1 MiB    0.64 s    6.7 s = 10.6x, peak 74 MiB           71 s
+follow                          0.01 to 0.21 s
+
+Beside test runs that kept five to ten processes waiting, or of instructions, which do not mind:
+
 4 GiB, processor                41.8 s, peak 91 MiB                  10 to 21 MiB a restart
 256 MiB, processor    0.22 s    3.4 s = 15.6x (start-up and the first lines of 1,024 processes)
 a MiB, steady state   0.87 ms   6.6 ms = 7.6x                        9.2 ms = 10.3x
-1,024 files, 256 KiB  0.26 s    4.5 s = 17.3x, peak 66 MiB           1,024 of 1 MiB: 71 s
 a MiB, instructions   4.2 M     20.8 M = 5.0x (callgrind, 64 ranks)  28.5 M = 6.8x
-follow                          0.00 to 0.21 s
 
 Both cores for one file: the sieve in a thread of its own, a piece ahead, took 22 to 85 % more wall
 time than one thread, whatever the switch interval (5 ms to 10 us): each of its hundred short
