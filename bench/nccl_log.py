@@ -17,7 +17,7 @@ Figures (Python 3.11, numpy 2.4), two cores with nothing beside:
                       grep      gpudoctor                            before
 1 GiB, processor      1.01 s    8.9 s = 8.8x, peak 80 MiB            11.2 s = 13.0x, 100 MiB
 1 GiB, wall           1.01 s    8.9 s = 8.8x
-1,024 files, 1 MiB    0.64 s    6.7 s = 10.6x, peak 74 MiB           71 s
+1,024 files, 1 MiB    0.64 s    6.7 s = 10.6x, peak 74 MiB           71 s (under load)
 follow                          0.01 to 0.21 s
 
 Beside test runs that kept five to ten processes waiting, or of instructions, which do not mind:
