@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import msgspec
 
 from gpudoctor import readings, registry
 from gpudoctor.readings import kubernetes
-from gpudoctor.report import Report
+from gpudoctor.report import Report, Severity
 from gpudoctor.sources.bundle import Bundle, Scope
 
 FOLDER = Path(__file__).parent / "cases" / "k8s"
@@ -34,6 +35,26 @@ def subject_of(case: dict[str, Any]) -> tuple[str, str]:
     """Namespace and name of the pod that the case asks about."""
     namespace, _, name = case["command"].split()[-1].partition("/")
     return namespace, name
+
+
+def find(case: dict[str, Any], kind: str, name: str) -> Any:
+    """The object of that kind and name in a case, to be changed."""
+    return next(
+        obj for obj in case["objects"] if obj["kind"] == kind and obj["metadata"]["name"] == name
+    )
+
+
+def subject(case: dict[str, Any]) -> Any:
+    """The pod that the case asks about, to be changed."""
+    return find(case, "Pod", subject_of(case)[1])
+
+
+def ask_changed(number: str, change: Callable[[dict[str, Any]], None]) -> tuple[Report, set[str]]:
+    """Diagnose a case after a change to it; the report, and the names of more than a note."""
+    case = load(next(name for name in NAMES if name.startswith(f"{number}-")))
+    change(case)
+    report = ask(case)
+    return report, {f.name for f in report.findings if f.severity is not Severity.INFO}
 
 
 def ask(case: dict[str, Any], *, complete: bool = True) -> Report:

@@ -7,20 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpudoctor.report import Severity
 from tests import cases_k8s
+from tests.cases_k8s import find, subject
 
 Case = dict[str, Any]
-
-
-def find(case: Case, kind: str, name: str) -> Any:
-    return next(
-        obj for obj in case["objects"] if obj["kind"] == kind and obj["metadata"]["name"] == name
-    )
-
-
-def subject(case: Case) -> Any:
-    return find(case, "Pod", cases_k8s.subject_of(case)[1])
 
 
 def events(case: Case, reason: str) -> list[Any]:
@@ -216,10 +206,6 @@ CHANGES: list[tuple[str, Callable[[Case], None], set[str], set[str]]] = [
 def test_change_changes_the_answer(
     number: str, change: Callable[[Case], None], expected: set[str], gone: set[str]
 ) -> None:
-    name = next(name for name in cases_k8s.NAMES if name.startswith(f"{number}-"))
-    case = cases_k8s.load(name)
-    change(case)
-    report = cases_k8s.ask(case)
+    report, loud = cases_k8s.ask_changed(number, change)
     assert set(report.roots) == expected
-    loud = {f.name for f in report.findings if f.severity is not Severity.INFO}
     assert gone & loud == set()

@@ -5,7 +5,6 @@ Shared by the rules that ask from a pod's side and from a node's side.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -50,15 +49,8 @@ def all_unhealthy(around: Surroundings, node: Node, resource: str) -> bool:
 def hardware_note(node: Node, resource: str) -> str:
     """Say which label shows that the node has the hardware."""
     vendor = resources.vendor_of(resource)
-    shown = next(
-        (
-            f"label {label}={value}"
-            for label, value in sorted(node.labels.items())
-            if vendor and re.fullmatch(vendor.labels, label)
-        ),
-        None,
-    )
-    return f"although {shown}" if shown else "it was advertised before"
+    shown = vendor.shown_by(node.labels) if vendor else None
+    return f"although label {shown[0]}={shown[1]}" if shown else "it was advertised before"
 
 
 def plugins_of(around: Surroundings, resource: str) -> list[Component]:

@@ -64,7 +64,7 @@ def has_hardware(node: Node, resource: str) -> bool:
     vendor = resources.vendor_of(resource)
     if resource in node.capacity or resource in node.allocatable:
         return True
-    return vendor is not None and vendor.is_shown_by(node.labels)
+    return vendor is not None and vendor.shown_by(node.labels) is not None
 
 
 def knows_vendor(node: Node, resource: str) -> bool:

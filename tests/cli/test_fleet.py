@@ -101,6 +101,18 @@ def test_a_gpu_node_without_an_agent_is_not_heard(
     assert "cpu-1" not in result.out
 
 
+def test_what_may_not_be_read_is_not_taken_for_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the right to list nodes, one that has no agent would not be missed."""
+    path = tmp_path / "fleet.json"
+    bundle = {"schema": "gpudoctor.io/bundle/v1", "now": NOW, "objects": [well(1)]}
+    path.write_text(json.dumps(bundle | {"scope": {"denied": ["list nodes"]}}))
+    result = run(monkeypatch, ["fleet", "--from", str(path)])
+    assert "Not known: list nodes: denied" in result.out
+    assert result.status == 3
+
+
 def test_without_any_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = run(monkeypatch, ["fleet", "--from", write(tmp_path, [])])
     assert result.status == 2

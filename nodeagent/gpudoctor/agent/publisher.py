@@ -47,6 +47,13 @@ class Pod(msgspec.Struct, frozen=True):
     uid: str
 
 
+class _Sent(msgspec.Struct, frozen=True):
+    """The status of a Diagnosis as it was sent last, and in which round."""
+
+    status: Status
+    round: int
+
+
 class Publisher:
     """Takes in rounds, one after the other, and puts what changed into the outbox."""
 
@@ -71,8 +78,7 @@ class Publisher:
         self._labels: dict[str, Track] | None = None
         self._contested: dict[str, int] = {}
         self._settled: dict[Target, Settled] = {}
-        self._sent: dict[Target, Status] = {}
-        self._sent_at: dict[Target, int] = {}
+        self._sent: dict[Target, _Sent] = {}
         self._tally: Mapping[str, Series] = {}
 
     @property
@@ -165,7 +171,6 @@ class Publisher:
         for target in gone:
             del self._settled[target]
             self._sent.pop(target, None)
-            self._sent_at.pop(target, None)
         self._outbox.drop(str(target) + f"#{target.uid}" for target in gone)
 
     def _settle(
@@ -175,8 +180,9 @@ class Publisher:
         settled = self._settled.setdefault(target, Settled())
         new = settled.see(report, number, renew=renew)
         if new is None:
-            if number - self._sent_at.get(target, number) >= RESENT_ROUNDS:
-                self._send_diagnosis(target, self._sent[target], number)
+            last = self._sent.get(target)
+            if last is not None and number - last.round >= RESENT_ROUNDS:
+                self._send_diagnosis(target, last.status, number)
             return
         self._put_diagnosis(target, new, number)
         if not quiet:
@@ -192,7 +198,7 @@ class Publisher:
             node_diagnosis=None if target.namespace is None else own,
         )
         before = self._sent.get(target)
-        if before is None or not diagnosis.same(before, status):
+        if before is None or not diagnosis.same(before.status, status):
             self._send_diagnosis(target, status, number)
 
     def _send_diagnosis(self, target: Target, status: Status, number: int) -> None:
@@ -205,7 +211,7 @@ class Publisher:
         writes = (write,) if target in self._sent else (make, write)
         key = f"{target}#{target.uid}"
         self._outbox.put(key, Entry(writes=writes, refused=refused))
-        self._sent[target], self._sent_at[target] = status, number
+        self._sent[target] = _Sent(status, number)
 
     def _put_events(self, target: Target, before: Report | None, after: Report) -> None:
         changes = events.changes(

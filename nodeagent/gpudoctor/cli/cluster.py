@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
@@ -63,4 +63,4 @@ def _as_access(command: C, *chosen: Callable[[Any], Any]) -> C:
     decorated: Any = with_access
     for option in reversed(chosen):
         decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    return cast(C, decorated)

@@ -50,7 +50,8 @@ def read(bundle: Bundle) -> Report:
         ),
         ReportSubject("Fleet", "all nodes"),
         observed_at=bundle.now,
-        needed_unknown=bool(silent),
+        # Without the Leases an old report counts as fresh, without the nodes none is missing.
+        needed_unknown=bool(silent or bundle.scope.denied),
         facts={"fleet": fleet.published(rows, nobody)},
         children=children,
     )
@@ -78,7 +79,7 @@ def _sorted(bundle: Bundle) -> tuple[Book, set[str]]:
 def _has_gpus(node: Node) -> bool:
     """Also where none is advertised: that node needs an agent most."""
     offered = any(resources.is_gpu(key) and amount for key, amount in node.capacity.items())
-    return offered or any(vendor.is_shown_by(node.labels) for vendor in resources.VENDORS)
+    return offered or any(vendor.shown_by(node.labels) for vendor in resources.VENDORS)
 
 
 def _kind(raw: msgspec.Raw) -> str:

@@ -29,12 +29,14 @@ class Vendor(msgspec.Struct, frozen=True):
     labels: str
     accounting: str = ""
 
-    def is_shown_by(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels has its devices, advertised or not."""
-        return any(
-            re.fullmatch(self.labels, label) and value not in ("false", "0", "")
-            for label, value in labels.items()
+    def shown_by(self, labels: Mapping[str, str]) -> tuple[str, str] | None:
+        """Return the label by which a node has its devices, advertised or not; None without."""
+        shown = (
+            (label, value)
+            for label, value in sorted(labels.items())
+            if re.fullmatch(self.labels, label) and value not in ("false", "0", "")
         )
+        return next(shown, None)
 
 
 VENDORS = (
