@@ -92,6 +92,12 @@ def master_runs(case: Case) -> None:
     runs(find(case, "Pod", "exp-jw6qx-master-0"))
 
 
+def waits_for_another_member(case: Case) -> None:
+    """For one whose name begins as that of the member which does not run."""
+    container = subject(case)["spec"]["initContainers"][0]
+    container["command"] = [word.replace("master-0", "master-01") for word in container["command"]]
+
+
 def mounted_since(case: Case) -> None:
     late = {**events(case, "Scheduled")[0], "reason": "Pulled", "message": "Successfully pulled"}
     late |= {"firstTimestamp": "2026-10-05T09:21:00Z", "lastTimestamp": "2026-10-05T09:21:00Z"}
@@ -178,6 +184,7 @@ CHANGES: list[tuple[str, Callable[[Case], None], set[str], set[str]]] = [
     ("97", gpu_node_in_use, {"gpu-capacity-exhausted"}, {"no-gpu-node"}),
     ("99", gpu_node_of_another_kind, {"node-selector-mismatch"}, {"no-gpu-node"}),
     ("103", master_runs, {"application-error"}, {"peer-pod-failed-first"}),
+    ("103", waits_for_another_member, {"application-error"}, {"peer-pod-failed-first"}),
     ("111", mounted_since, {"insufficient-evidence"}, {"volume-mount-failing"}),
     ("111", volume_of_a_missing_secret, {"pod-config-error"}, {"volume-mount-failing"}),
     ("112", secret_was_made, set(), {"pod-config-error"}),

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from gpudoctor.checking import Result, finding
 from gpudoctor.facts import rank_places
 from gpudoctor.facts.node.model import Hca, WorkloadFacts
@@ -29,13 +31,12 @@ _FARNESS = {"PIX": 0, "PXB": 0, "PHB": 1, "NODE": 1, "SYS": 2}
 """By what NCCL crosses: switches only, the host bridge, or the way between the sockets."""
 
 
-class Why:
+class _Why(msgspec.Struct, frozen=True):
     """Why an adapter is not in NCCL's list: words, what has to change, and what shows it."""
 
-    def __init__(self, words: str, blame: Blame, *proof: Evidence) -> None:
-        self.words = words
-        self.blame = blame
-        self.proof = proof
+    words: str
+    blame: Blame
+    proof: Evidence | None = None
 
 
 @CHECKS.check(PodOnNode)
@@ -48,10 +49,11 @@ def near_adapter_idle(pod: PodOnNode) -> Iterator[Result]:
     if pod.machine.virtual or all(ways.nearest(p.gpu, p.adapters) is None for p in places):
         yield Unknown("how far the pod's GPUs are from its adapters", _why_unknown(pod))
         return
+    busy = {_card(ways, hca) for hca in _busy(pod)}
     found: dict[str, list[RankPlace]] = {}
     idle: dict[str, Hca] = {}
     for place in places:
-        for hca in _nearer(pod, ways, place):
+        for hca in _nearer(pod, ways, place, busy):
             idle[hca.name] = hca
             found.setdefault(hca.name, []).append(place)
     reasons = {name: why for name, hca in idle.items() if (why := _why(pod, hca)) is not None}
@@ -66,12 +68,14 @@ def _why_unknown(pod: PodOnNode) -> str:
     return "their place in the PCIe tree could not be read"
 
 
-def _nearer(pod: PodOnNode, ways: Ways, place: RankPlace) -> Iterator[Hca]:
-    """The idle adapters of the machine that are nearer to a rank's GPU than those that it uses."""
+def _nearer(pod: PodOnNode, ways: Ways, place: RankPlace, busy: set[str]) -> Iterator[Hca]:
+    """The idle adapters of the machine that are nearer to a rank's GPU than those that it uses.
+
+    `busy` are the cards that some rank uses.
+    """
     path = ways.nearest(place.gpu, place.adapters)
     if path is None or not _FARNESS[path]:
         return
-    busy = {_card(ways, hca) for hca in _busy(pod)}
     for hca in pod.machine.hcas or ():
         other = ways.path(place.gpu, hca)
         if other is None or _FARNESS[other] >= _FARNESS[path] or _card(ways, hca) in busy:
@@ -113,7 +117,7 @@ def _could_stand_in(hca: Hca, used: Hca) -> bool:
     return hca.model == used.model and len(boards) < 2 and enough
 
 
-def _why(pod: PodOnNode, hca: Hca) -> Why | None:
+def _why(pod: PodOnNode, hca: Hca) -> _Why | None:
     """Why NCCL did without it; None where nothing that we know speaks against it."""
     if hca.name in rank_places.listed(pod):
         return _by_topology_file(pod)
@@ -122,37 +126,37 @@ def _why(pod: PodOnNode, hca: Hca) -> Why | None:
         if port.physical == "Disabled":
             return None  # switched off, or never cabled: not meant to be used
         place = f"{_CLASS}/{hca.name}/ports/{port.number}"
-        return Why(f"its port is {port.state}", Blame.NODE, Evidence(place, "state", port.state))
+        return _Why(f"its port is {port.state}", Blame.NODE, Evidence(place, "state", port.state))
     by_filter = _by_filter(pod, hca)
     if by_filter is not None:
         return by_filter
     if pod.containers and all(_lacks(workload, hca) for workload in pod.containers):
         where = Evidence(f"/dev/infiniband/{hca.uverbs}", None, "not in the container")
-        return Why("the pod was not given it", Blame.PLACEMENT, where)
+        return _Why("the pod was not given it", Blame.PLACEMENT, where)
     return None
 
 
-def _by_topology_file(pod: PodOnNode) -> Why | None:
+def _by_topology_file(pod: PodOnNode) -> _Why | None:
     found = variable(pod, "NCCL_TOPO_FILE")
     if found is None or not found[0]:
         return None
     words = f"NCCL_TOPO_FILE={found[0]} describes another machine than this one"
-    return Why(words, Blame.REQUEST, evidence("NCCL_TOPO_FILE", *found))
+    return _Why(words, Blame.REQUEST, evidence("NCCL_TOPO_FILE", *found))
 
 
-def _by_filter(pod: PodOnNode, hca: Hca) -> Why | None:
+def _by_filter(pod: PodOnNode, hca: Hca) -> _Why | None:
     name = "NCCL_IB_HCA"
     found = variable(pod, name)
-    proof: tuple[Evidence, ...]
+    proof: Evidence | None
     if found is not None:
-        value, proof = found[0], (evidence(name, *found),)
+        value, proof = found[0], evidence(name, *found)
     else:
         own = [s for s in (pod.log.setting(name) if pod.log else ()) if pod.host_name in s.hosts]
         value = own[0].value if own else ""
-        proof = tuple(lines([setting.line for setting in own[:1]]))
+        proof = next(iter(lines([setting.line for setting in own[:1]])), None)
     if selected(hca, None, value) is not False:
         return None
-    return Why(f"{name}={value} leaves it out", Blame.REQUEST, *proof)
+    return _Why(f"{name}={value} leaves it out", Blame.REQUEST, proof)
 
 
 def _lacks(workload: WorkloadFacts, hca: Hca) -> bool:
@@ -166,7 +170,7 @@ def _finding(
     ways: Ways,
     places: list[RankPlace],
     idle: list[Hca],
-    reasons: dict[str, Why],
+    reasons: dict[str, _Why],
 ) -> Result:
     used = several((hca.name for place in places for hca in place.adapters), "adapter")
     names = several((hca.name for hca in idle), "adapter")
@@ -186,7 +190,7 @@ def _finding(
         pod.subject,
         f"{told}. Nearer, and idle: {names}. Why NCCL does without: {why}.",
         *lines([place.line for place in places[:1]]),
-        *dict.fromkeys(proof for hca in idle for proof in reasons[hca.name].proof[:1]),
+        *dict.fromkeys(proof for hca in idle if (proof := reasons[hca.name].proof)),
         *_paths(ways, places, idle),
         values={"ranks": who, "used": used, "idle": names},
         blame=reasons[idle[0].name].blame,

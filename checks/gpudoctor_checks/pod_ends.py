@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from gpudoctor.checking import CheckSet, Result, finding
+from gpudoctor.facts.kubernetes import mentions
 from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Node, State
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Certainty, Evidence, Severity, Subject
@@ -100,7 +101,8 @@ def probe_ended_it(situation: PodSituation) -> Iterator[Result]:
         for status in pod.statuses:
             container = pod.container(status.name)
             end = status.last if status.last.kind == "terminated" else status.state
-            if status.name not in event.message or container is None or not _served(container, end):
+            named = mentions.names(event.message, status.name)
+            if not named or container is None or not _served(container, end):
                 continue
             if status.ready and now and end.finished and now - end.finished > _RECENT:
                 continue

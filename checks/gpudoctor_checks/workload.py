@@ -11,7 +11,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 from gpudoctor.checking import CheckSet, Draft, Result, finding
-from gpudoctor.facts.kubernetes import engine_flags, networks, resources
+from gpudoctor.facts.kubernetes import engine_flags, mentions, networks, resources
 from gpudoctor.facts.kubernetes.components import Trouble, troubles
 from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Pod
 from gpudoctor.facts.kubernetes.model import State as ContainerState
@@ -197,7 +197,7 @@ def liveness_kills(situation: PodSituation) -> Iterator[Result]:
     ]
     for status, end, field in ended(situation):
         container = pod.container(status.name)
-        named = [event for event in kills if status.name in event.message]
+        named = [event for event in kills if mentions.names(event.message, status.name)]
         if not named or container is None or end.reason == "OOMKilled":
             continue
         budget = _start_budget(container)
@@ -684,7 +684,7 @@ def waits_for_peer(situation: PodSituation) -> Iterator[Result]:
     for status, container in waiting:
         words = " ".join((*container.command, *container.args, *container.env.values()))
         for peer in situation.peers:
-            if peer.meta.name not in words or peer.is_terminal:
+            if peer.is_terminal or not mentions.names(words, peer.meta.name):
                 continue
             bad = next((t for t in troubles(peer) if t.kind != "init"), None)
             refused = peer.condition("PodScheduled")
