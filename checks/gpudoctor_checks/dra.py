@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpudoctor.checking import CheckSet, Draft, Result, finding
+from gpudoctor.facts.kubernetes import mentions
 from gpudoctor.facts.kubernetes.dra import (
     CLIQUE,
     Claim,
@@ -132,7 +133,7 @@ def dra_prepare_failed(situation: DraSituation) -> Iterator[Result]:
 
 
 def _claim_named_in(situation: DraSituation, text: str) -> Claim | None:
-    named = [claim for claim in situation.claims if claim.meta.name in text]
+    named = [claim for claim in situation.claims if mentions.names(text, claim.meta.name)]
     return next(iter(named or situation.claims), None)
 
 
