@@ -46,9 +46,10 @@ def gpu_codes(log: KernelLog) -> Iterator[Result]:
 
 def _of_gpu(log: KernelLog, events: list[GpuEvent]) -> Iterator[Draft]:
     groups: dict[str, list[GpuEvent]] = {}
-    codes = {event.code for event in events}
+    present = {event.code: event for event in events}
     for event in events:
-        if event.follow_up_of is None or event.follow_up_of not in codes:
+        root = present.get(event.follow_up_of or -1)
+        if root is None or _asks_for_more(event, root):
             groups.setdefault(_name(event), []).append(event)
     leaders = {
         name: followers for name, followers in groups.items() if not _taken_in(name, set(groups))
@@ -56,6 +57,15 @@ def _of_gpu(log: KernelLog, events: list[GpuEvent]) -> Iterator[Draft]:
     for name, led in leaders.items():
         others = [event for event in events if event not in led]
         yield _draft(log, name, led, others if len(leaders) == 1 else _follow_ups(led, others))
+
+
+def _asks_for_more(event: GpuEvent, root: GpuEvent) -> bool:
+    """Whether the driver wants a GPU repaired after what is else the program's own affair."""
+    return (
+        event.code == _RECOVERY_CHANGED
+        and event.action >= Action.RESET
+        and root.severity in _NOT_THE_GPU
+    )
 
 
 def _taken_in(name: str, present: set[str]) -> bool:

@@ -147,3 +147,62 @@ def test_a_device_that_nobody_names_is_worth_a_note() -> None:
     assert (found.name, found.severity) == ("iommu-fault", Severity.INFO)
     assert "see lspci" in found.detail
     assert diagnose(INTEL).root_ids == ()
+
+
+# -- adapters ----------------------------------------------------------------------------------
+
+MLX = "[ 1.0] mlx5_core 0000:9a:00.0: "
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (MLX + "poll_health:802:(pid 0): device's health compromised - reached miss count\n",
+         "nic-firmware-failure"),
+        (MLX + "wait_func:1165:(pid 2210): QUERY_VPORT_COUNTER(0x770) timeout. Will cause a leak "
+         "of a command resource\n", "nic-firmware-failure"),
+        (MLX + "print_health_info:432:(pid 0): synd 0x1: firmware internal error\n",
+         "nic-firmware-failure"),
+        (MLX + "mlx5_load_one failed with error code -22\n", "nic-init-failed"),
+        (MLX + "probe_one:1689:(pid 88): mlx5_init_one failed with error code -110\n",
+         "nic-init-failed"),
+        (MLX + "probe with driver mlx5_core failed with error -22\n", "nic-init-failed"),
+        ("[ 1.0] mlx5_core: probe of 0000:9a:00.0 failed with error -22\n", "nic-init-failed"),
+    ],
+)  # fmt: skip
+def test_an_adapter_fails(text: str, name: str) -> None:
+    found = only(text)
+    assert (found.name, found.severity, found.subject.device) == (
+        name, Severity.ERROR, "0000:9a:00.0",
+    )  # fmt: skip
+
+
+def test_an_adapter_that_recovered_is_to_be_looked_into() -> None:
+    failed = MLX + "poll_health:802:(pid 0): device's health compromised - reached miss count\n"
+    back = MLX + "mlx5_health_try_recover:335:(pid 9): health recovery succeeded\n"
+    assert findings(failed + back) == [("nic-firmware-failure", "warning")]
+    assert findings(failed + back + failed) == [("nic-firmware-failure", "error")]
+    assert findings(back) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MLX + "firmware version: 28.39.1002\n",
+        MLX + "Port module event: module 0, Cable plugged\n",
+        "[ 1.0] ata1: probe of 0000:9a:00.0 failed with error -22\n",
+        "[ 1.0] EXT4-fs: Fatal error 1 detected\n",
+        "Mar 11 06:20:17 n monitor[7]: mlx5_core 0000:9a:00.0: device's health compromised\n",
+    ],
+)
+def test_an_adapter_that_works(text: str) -> None:
+    assert findings(text) == []
+
+
+def test_what_the_driver_asks_for_after_a_fault_of_a_program_stands_by_itself() -> None:
+    asks = x(154, "GPU recovery action changed from 0x0 (None) to {}").format
+    reboot, reset = asks("0x2 (Node Reboot Required)"), asks("0x1 (GPU Reset Required)")
+    assert findings(x(31) + reboot)[0] == ("gpu-needs-reboot", "critical")
+    assert findings(x(13) + reset)[0] == ("gpu-needs-reset", "error")
+    assert findings(x(31) + asks("0x0 (None)")) == [("gpu-application-fault", "warning")]
+    assert findings(x(119) + reset) == [("gpu-firmware-failure", "critical")]

@@ -18,8 +18,10 @@ from gpudoctor.facts.node.kernel_log import (
     PcieError,
 )
 from gpudoctor.facts.node.kernel_log_host_lines import (
+    AdapterLine,
     DeviceKind,
     IommuLine,
+    parse_adapter,
     parse_device,
     parse_iommu,
     parse_kill,
@@ -39,6 +41,8 @@ _MAX_KEYS = 4096
 _MAX_TEXT = 300
 CORRECTED = "corrected"
 IOMMU_FAULT = "iommu-fault"
+ENDED = "ended"
+"""Key of a condition's values: what it tells of is over."""
 _WITHOUT_DOMAIN = len("3b:00.0")
 
 _FALLEN = 79
@@ -125,6 +129,8 @@ class BootFacts:
             self._add_pcie(line, number)
         elif (fault := parse_iommu(message)) is not None:
             self._add_fault(fault, line, number)
+        elif (complaint := parse_adapter(message)) is not None:
+            self._add_complaint(complaint, line, number)
         elif (known := parse_device(message)) is not None:
             if len(self.kinds) < _MAX_KEYS:
                 self.kinds[known[0]] = known[1]
@@ -347,6 +353,16 @@ class BootFacts:
             ),
         )
         fault.count += 1
+
+    def _add_complaint(self, found: AdapterLine, line: Line, number: int) -> None:
+        if found.name is not None:
+            said = self._condition(found.name, line, number, found.device)
+            if said is not None:
+                said.values.pop(ENDED, None)
+            return
+        for (_, device, host), said in self.conditions.items():
+            if (device, host) == (found.device, line.host):
+                said.values[ENDED] = "yes"
 
     def _add_mismatch(self, line: Line, number: int) -> bool:
         """Collect the versions of an API mismatch, which stand on this line or the next ones."""

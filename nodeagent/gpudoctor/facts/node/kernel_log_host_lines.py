@@ -142,3 +142,43 @@ def parse_device(message: str) -> tuple[str, DeviceKind] | None:
     if match is None or match["driver"] not in _DRIVERS:
         return None
     return match["pci"], _DRIVERS[match["driver"]]
+
+
+class AdapterLine(msgspec.Struct, frozen=True):
+    """What an adapter's driver says of its firmware or its start: the finding's name, None for
+    the word that it has recovered.
+    """
+
+    name: str | None
+    device: str
+
+
+_ADAPTER = re.compile(
+    rf"(?:mlx5_core|mlx4_core|bnxt_en|efa|irdma):? (?:probe of )?(?P<pci>{_BDF})\b(?P<text>.*)"
+)
+_FIRMWARE = re.compile(
+    r"health compromised|Will cause a leak of a command resource|firmware internal error"
+    r"|Fatal error \d+ detected"
+)
+_NOT_STARTED = re.compile(
+    r"(?:load_one|init_one|probe_one).* failed with error code -|failed with error -\d"
+    r"|probe with driver \w+ failed"
+)
+_RECOVERED = re.compile(r"health recovery succe")
+ADAPTER_WORDS = (
+    b"health compromised", b"leak of a command resource", b"firmware internal error",
+    b"Fatal error ", b"_one failed with", b"failed with error -", b"health recovery",
+)  # fmt: skip
+
+
+def parse_adapter(message: str) -> AdapterLine | None:
+    """Parse an RDMA adapter's complaint; None for any other message."""
+    match = _ADAPTER.match(message)
+    if match is None:
+        return None
+    text = match["text"]
+    if _FIRMWARE.search(text):
+        return AdapterLine("nic-firmware-failure", match["pci"])
+    if _NOT_STARTED.search(text):
+        return AdapterLine("nic-init-failed", match["pci"])
+    return AdapterLine(None, match["pci"]) if _RECOVERED.search(text) else None

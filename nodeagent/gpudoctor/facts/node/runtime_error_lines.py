@@ -24,7 +24,9 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "driver-library-mismatch",
-        r"driver/library version mismatch|lib_?rm_?version_?mismatch|NVRM: API mismatch",
+        r"driver/library version mismatch|lib_?rm_?version_?mismatch|NVRM: API mismatch"
+        # TensorFlow compares libcuda with /proc/driver/nvidia/version
+        r"|kernel version \d[\d.]+ does not match DSO version \d",
     ),
     (
         "fabric-manager-version-mismatch",
@@ -59,7 +61,8 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     (
         "driver-too-old",
         r"CUDA driver version is insufficient for CUDA runtime version"
-        r"|NVIDIA driver on your system is too old|cudaErrorInsufficientDriver",
+        r"|NVIDIA driver on your system is too old|cudaErrorInsufficientDriver"
+        r"|your nvidia driver is too old",
     ),
     (
         "no-code-for-gpu",
@@ -71,7 +74,7 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "cgroup-device-access-lost",
-        r"Failed to initialize NVML: ?unknown error\b(?! code)",
+        r"Failed to init(?:ialize)? NVML: ?(?:unknown error\b(?! code)|error_unknown\b)",
     ),
     (
         "host-driver-libs-missing",
@@ -93,7 +96,7 @@ _ERRORS: tuple[tuple[str, str], ...] = (
         r"(?:driver|driver rpc|rpc) error|driver rpc error"
         # this program runs on the host, where no container's device rules can be the cause
         r"|nvidia-container-cli: (?:.* error: )?nvml error: ?unknown error"
-        r"|initialize NVML: ?GPU access blocked by the operating system"
+        r"|initialize NVML: ?(?:GPU access blocked by the operating system|N/A)"
         r"|NVML_?Error_?Operating_?System"
         r"|(?:nvml error|initialize NVML): ?insufficient permissions|NVML_?Error_?No_?Permission"
         r"|nvidia-container-cli: .*timed out",
@@ -135,15 +138,31 @@ _ERRORS: tuple[tuple[str, str], ...] = (
         r"(?P<device>[\dA-F]{3,8}:[\dA-F]{2}:[\dA-F]{2})",
     ),
     (
+        "gpu-needs-reboot",
+        r"GPU Recovery Action\s*: *(?:Node |System )?Reboot",
+    ),
+    (
+        "gpu-needs-reset",
+        r"GPU Recovery Action\s*: *(?:GPU |Bus )?(?:Reset|Drain)|Reset Required\s*: *Yes"
+        r"|GPU requires reset|(?:GPU|NVML_?ERROR)_?(?:RE?QUIRES?_?RESET|RESET_?REQUIRED)"
+        r"|Drain and Reset Recommended\s*: *Yes"
+        r"|^\|\s*(?P<cell>ERR!)",  # a row of nvidia-smi's table
+    ),
+    (
+        "imex-channel-unavailable",
+        r"cuMem(?:Create|ImportFromShareableHandle|ExportToShareableHandle)\b"
+        r".*(?:operation not permitted|CUDA_ERROR_NOT_PERMITTED)"
+        r"|(?:operation not permitted|CUDA_ERROR_NOT_PERMITTED).*\bcuMem(?:Create|Import|Export)",
+    ),
+    (
         "driver-libs-not-injected",
         r"libnvidia-ml\.so[.\d]*: cannot open shared object|could not load NVML library"
         r"|NVML Shared Library Not Found|NVML_?Error_?Library_?Not_?Found"
         r"|initialize NVML: ?error_library_not_found|libcuda\.so[.\d]*: cannot open shared object"
         r"|Found no NVIDIA driver on your system|exec: \"nvidia-smi\": executable file not found"
         r"|nvidia-smi: (?:command )?not found|PTX JIT compiler library not found"
-        r"|did you set the docker default runtime to .?nvidia"
-        r"|did you configure the NVIDIA Container Toolkit\?"
         r"|Could not find cuda drivers on your machine|libcuda\.so cannot found"
+        r"|NVML doesn.?t exist on this system"
         r"|couldn.?t find libnvidia-ml\.so library|CUDA driver library cannot be found",
     ),
     (
@@ -179,7 +198,8 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     (
         "gpu-out-of-memory",
         r"CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation"
-        r"|CUDA_ERROR_OUT_OF_MEMORY",
+        r"|CUDA_ERROR_OUT_OF_MEMORY"
+        r"|(?P<handle>CU(?:BLAS|BLASLT|DNN|SOLVER|SPARSE)_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED))",
     ),
     (
         "gpu-application-fault",
@@ -198,14 +218,52 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "toolkit-setup-failed",  # what no cause above explains
-        r"nvidia-container-cli: (?P<step>[a-z]+) error: (?P<reason>[^:\\]{1,120})",
+        r"nvidia-container-cli: (?P<step>[a-z]+) error: (?P<reason>[^:\\]{1,120})"
+        r"|failed to generate (?P<spec>CDI spec)(?:ification)?: (?:.*: )?(?P<why>[^:\"\\]{1,120})"
+        r"|error executing hook [`'\"]?\S*/(?P<hook>nvidia-c[\w-]+)[`'\"]? "
+        r"\((?P<exit>[^)]{1,40})\)",
+    ),
+    (
+        "driver-libs-not-injected",
+        r"(?P<dcgm>DCGM initialization error|Error: Failed to initialize NVML\s*$)",
     ),
 )  # fmt: skip
 
+# What a program prints when it knows CUDA's answer by its number alone: TensorRT, ollama, samples.
+_NUMBERED = re.compile(
+    r"(?:CUDA initialization failure with error:?|cudaSetDevice err:"
+    r"|cuda\w{3,40} returned(?: error)?(?= [3-9][0-9]| [0-9]{3})"  # fewer may be a count
+    r"|cuda driver library (?:init failure:?|failed to get device context)"
+    r"|cudart init failure:?|cuInit (?:err|returned|failed with error(?: code)?):?"
+    r"|^\s*CUDA (?:runtime |driver )?(?:error|failure)(?: code)?[: ])"
+    r" ?(?P<code>[0-9]{1,3})(?![0-9]|\.[0-9])",
+    re.IGNORECASE,
+)
+_CODES = {
+    2: "gpu-out-of-memory", 35: "driver-too-old", 36: "minor-version-compat-limits",
+    34: "libcuda-kernel-mismatch", 803: "libcuda-kernel-mismatch", 46: "gpu-busy",
+    38: "no-devices", 100: "no-devices", 10: "device-ordinal-invalid",
+    101: "device-ordinal-invalid", 48: "no-code-for-gpu", 200: "no-code-for-gpu",
+    209: "no-code-for-gpu", 214: "gpu-uncorrectable-ecc", 220: "nvlink-error",
+    222: "ptx-newer-than-driver", 700: "gpu-application-fault", 715: "gpu-application-fault",
+    716: "gpu-application-fault", 719: "gpu-application-fault", 802: "fabric-not-ready",
+    804: "compat-not-supported-on-gpu", 30: "cuda-unknown-error", 304: "cuda-unknown-error",
+    999: "cuda-unknown-error",
+}  # fmt: skip
+# Printed after any failure, whatever its cause: it counts where nothing else is known.
+_HINT = (
+    "driver-libs-not-injected",
+    re.compile(
+        r"did you set the docker default runtime to .?nvidia"
+        r"|did you configure the NVIDIA Container Toolkit\?",
+        re.IGNORECASE,
+    ),
+)
 _PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _ERRORS)
 _ALIASES = {
     "crio": "handler", "docker": "handler", "shim": "handler",
-    "driver_library": "library", "node": "device",
+    "driver_library": "library", "node": "device", "spec": "step", "why": "reason",
+    "hook": "step", "exit": "reason",
 }  # fmt: skip
 
 
@@ -220,17 +278,30 @@ def recognise(line: str) -> RecognisedError | None:
                 if text
             }
             return RecognisedError(name, line.strip()[:_MAX_TEXT], values)
+    if match := _NUMBERED.search(line):
+        known = _CODES.get(int(match["code"]))
+        return None if known is None else RecognisedError(known, line.strip()[:_MAX_TEXT])
     return None
+
+
+def _hint(line: str) -> RecognisedError | None:
+    name, pattern = _HINT
+    return RecognisedError(name, line.strip()[:_MAX_TEXT]) if pattern.search(line) else None
 
 
 def recognise_all(lines: Iterable[str]) -> Iterator[tuple[int, RecognisedError]]:
     """Return the recognised lines with their numbers, from 1, the first of each cause."""
     seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    hint: tuple[int, RecognisedError] | None = None
     for number, line in enumerate(lines, 1):
         found = recognise(line)
         if found is None:
+            if hint is None and (hinted := _hint(line[:_MAX_LINE])) is not None:
+                hint = number, hinted
             continue
         key = found.name, tuple(sorted(found.values.items()))
         if key not in seen and len(seen) < _MAX_CAUSES:
             seen.add(key)
             yield number, found
+    if hint is not None and not seen:
+        yield hint
