@@ -81,7 +81,7 @@ def machine_out_of_memory(log: KernelLog) -> Iterator[Result]:
             f"The kernel found no memory left in all of {whose} and killed {shown}. That is no"
             " container's limit: whoever took the memory need not be who was killed.",
             *(log.evidence(kill.text, kill.line, _pod(kill)) for kill in kills[:_SHOWN]),
-            values={"node": host or log.subject.name, "process": shown, "whose": whose},
+            values={"process": shown, "whose": whose},
             severity=None
             if any((kill.host, kill.pid) in torn or kill.pod for kill in kills)
             else Severity.WARNING,

@@ -129,6 +129,7 @@ def test_dma_of_a_gpu_or_adapter_was_stopped(text: str) -> None:
     "text",
     [
         USB + INTEL,
+        HCA.replace("3b:", "9a:") + INTEL,
         AMD.format("xhci_hcd 0000:c1:00.0: ", ""),
         GPU + INTEL.replace("3b:00.0", "00:14.0"),
         GPU + "[ 1.0] DMAR: DRHD: handling fault status reg 2\n",

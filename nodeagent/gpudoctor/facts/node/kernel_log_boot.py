@@ -23,6 +23,7 @@ from gpudoctor.facts.node.kernel_log_host_lines import (
     IommuLine,
     parse_adapter,
     parse_device,
+    is_probe,
     parse_iommu,
     parse_kill,
 )
@@ -103,6 +104,7 @@ class BootFacts:
         self.kills: dict[tuple[int, str | None], Kill] = {}
         self.faults: dict[tuple[str, str | None], IommuFault] = {}
         self.kinds: dict[str, DeviceKind] = {}
+        self.probed = False
         self.uuids: dict[str, str] = {}
         self.earlier: dict[tuple[EventKind, int, str, str | None], GpuEvent] = {}
         self.past: dict[tuple[str, str | None, str | None], Past] = {}
@@ -132,6 +134,7 @@ class BootFacts:
         elif (complaint := parse_adapter(message)) is not None:
             self._add_complaint(complaint, line, number)
         elif (known := parse_device(message)) is not None:
+            self.probed = self.probed or is_probe(message)
             if len(self.kinds) < _MAX_KEYS:
                 self.kinds[known[0]] = known[1]
         elif not self._add_mismatch(line, number):
@@ -164,6 +167,7 @@ class BootFacts:
         for name in ("uuids", "kinds"):
             mine_of, theirs = getattr(self, name), getattr(older, name)
             mine_of |= {key: theirs[key] for key in theirs.keys() - mine_of.keys()}
+        self.probed = self.probed or older.probed
         self.overflow += older.overflow
 
     def join(self, other: BootFacts) -> None:
@@ -194,8 +198,9 @@ class BootFacts:
     def kind_of(self, device: str) -> DeviceKind | None:
         """Return what the log tells of a PCI address, which may lack its domain; None if nothing.
 
-        The driver names its GPUs without the function, which is 0.
+        Where the walk over the bus is in the log, it has met all GPUs and adapters. The driver names its GPUs without the function, which is 0.
         """
+        unknown = DeviceKind.OTHER if self.probed else None
         gpus = [key[2] for key in (self.events | self.earlier) if key[0] is EventKind.XID]
         known = {f"{pci}.0": DeviceKind.GPU for pci in (*gpus, *self.uuids)} | self.kinds
         short = device[-_WITHOUT_DOMAIN:]
@@ -204,7 +209,7 @@ class BootFacts:
                 address[-_WITHOUT_DOMAIN:] == short and short in (address, device)
             ):
                 return kind
-        return None
+        return unknown
 
     def is_ours(self, device: str | None) -> bool:
         """Whether a device is known to be a GPU or an RDMA adapter."""

@@ -69,6 +69,7 @@ class _Machine:
             facts = self.newest.facts
             self.boots[-1] = _Boot()
             self.newest.facts.kinds, self.newest.facts.uuids = facts.kinds, facts.uuids
+            self.newest.facts.probed = facts.probed
             return
         self.boots.append(_Boot())
         if len(self.boots) > _MAX_BOOTS:

@@ -129,6 +129,11 @@ _DISPLAY, _NETWORK = "03", "02"
 _WITH_RDMA = ("15b3", "1d0f")  # NVIDIA/Mellanox, Amazon
 
 
+def is_probe(message: str) -> bool:
+    """Whether a message is of the kernel's walk over the PCI bus, which meets every device."""
+    return _PROBED.match(message) is not None
+
+
 def parse_device(message: str) -> tuple[str, DeviceKind] | None:
     """Return the PCI address that a message tells the kind of; None where it tells of none."""
     if match := _PROBED.match(message):
