@@ -21,9 +21,9 @@ from gpudoctor.facts.node.kernel_log_host_lines import (
     AdapterLine,
     DeviceKind,
     IommuLine,
+    is_probe,
     parse_adapter,
     parse_device,
-    is_probe,
     parse_iommu,
     parse_kill,
 )
@@ -198,7 +198,8 @@ class BootFacts:
     def kind_of(self, device: str) -> DeviceKind | None:
         """Return what the log tells of a PCI address, which may lack its domain; None if nothing.
 
-        Where the walk over the bus is in the log, it has met all GPUs and adapters. The driver names its GPUs without the function, which is 0.
+        Where the walk over the bus is in the log, it has met all GPUs and adapters. The driver
+        names its GPUs without the function, which is 0.
         """
         unknown = DeviceKind.OTHER if self.probed else None
         gpus = [key[2] for key in (self.events | self.earlier) if key[0] is EventKind.XID]
