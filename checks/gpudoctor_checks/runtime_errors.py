@@ -91,6 +91,14 @@ _MEANINGS = {
         " container has no IMEX channel device, or there is no IMEX daemon.",
         certainty=Certainty.LIKELY,
     ),
+    "mps-daemon-unreachable": _Meaning(
+        "The program was told to share its GPU by MPS, and reaches no MPS daemon or server of the"
+        " GPU (errors 805 to 810)."
+    ),
+    "cdi-spec-stale": _Meaning(
+        "The engine was to mount a file of a driver release that is not installed any more: a CDI"
+        " spec, or a container made before, still names it."
+    ),
     "driver-libs-not-injected": _Meaning(
         "The driver's libraries are not in the container: it was started without the NVIDIA"
         " runtime, without a GPU, or without the driver capability it needs."
@@ -151,6 +159,8 @@ _HINTS = {
 
 _WORDS = {
     "hosts": "this host",
+    "path": "of this node",
+    "why": "it names files of another driver release",
     "exit": "unknown",
     "driver": "of the node",
     "cuda": "of the image",

@@ -37,6 +37,24 @@ def test_what_a_good_start_prints_is_no_error(case: dict[str, str]) -> None:
     [
         ("image-requirement-unsatisfied",
          "OCI runtime create failed: requirements not met: unsatisfied condition: cuda>=13.0 (x)"),
+        ("gpu-out-of-memory", "pycuda._driver.MemoryError: cuMemAlloc failed: out of memory"),
+        ("gpu-out-of-memory", "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, "
+         "n, mMemPool->getPool(), mCudaStream->get()): out of memory (/src/tllmBuffers.h:123)"),
+        ("gpu-out-of-memory", "Out of memory error on GPU 0. Cannot allocate 1.125000GB memory"),
+        ("gpu-out-of-memory", "OOM when allocating tensor with shape[64,3,224,224]"),
+        ("mps-daemon-unreachable", "CUDA error: the remote procedural call between the MPS server "
+         "and the MPS client failed"),
+        ("mps-daemon-unreachable", "CUDA_ERROR_MPS_SERVER_NOT_READY"),
+        ("cdi-spec-stale", "failed to fulfil mount request: open /usr/lib/firmware/nvidia/570.172"
+         ".08/gsp_ga10x.bin: no such file or directory"),
+        ("toolkit-setup-failed", "nvidia-container-cli: mount error: stat failed: /usr/lib/libEGL_"
+         "nvidia.so.570.172.08: no such file or directory"),
+        ("driver-not-loaded", "modprobe: ERROR: could not insert 'nvidia': Exec format error"),
+        ("module-signature-rejected",
+         "modprobe: ERROR: could not insert 'nvidia': Required key not available"),
+        ("fabric-not-ready", "[[ System not yet initialized (error 802) ]]"),
+        ("no-devices", "[[CUDA Driver UNAVAILABLE (cuInit(0) returned 100)]]"),
+        ("no-code-for-gpu", "RuntimeError: CUDA error: invalid device function"),
         ("driver-library-mismatch",
          "kernel version 535.183.1 does not match DSO version 550.54.15 -- cannot find working"),
         ("driver-too-old", "CUDA initialization failure with error: 35 In checkCudaInstallation"),
@@ -226,6 +244,13 @@ def test_any_text_is_taken(text: str) -> None:
         "WARN[0000] Could not locate libnvidia-vulkan-producer.so.580.95.05: pattern not found",
         "Generated CDI spec with version 0.8.0",
         "cuMemCreate is used for buffers",
+        "Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.37GiB. not a failure",
+        "NCCL WARN Cuda failure 2 'out of memory'",
+        "Out of memory: Killed process 7 (device-plugin) total-vm:1kB",
+        "NOTE: CUDA Forward Compatibility mode ENABLED.",
+        "open /usr/lib/x86_64-linux-gnu/libfoo.so.1: no such file or directory",
+        "stat /models/llama.so.570.1/weights.bin: no such file or directory of the model",
+        "modprobe: could not insert 'nvme_fabrics': Operation not permitted",
     ],
 )
 def test_what_is_no_error(line: str) -> None:
