@@ -11,6 +11,7 @@ import re
 from gpudoctor.facts.nccl.model import Line
 from gpudoctor.facts.nccl.state import Comm, Members, Place, Process
 
+_INFO = b" NCCL INFO "
 _COMM = re.compile(rb"comm (0x[0-9a-f]+|\(nil\)) rank (\d+) n[rR]anks (\d+)(.*)")
 _BUS = re.compile(rb"busId ([0-9a-f]{1,12})(?![0-9a-f])")
 _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
@@ -44,8 +45,13 @@ def usual(text: bytes) -> Said | None:
     return (b"", b"", *match.groups(b"")) if match else None
 
 
-def usual_lines(lines: list[bytes]) -> list[Said]:
-    """What each line says; all empty where it has not the usual form."""
+def usual_lines(lines: list[bytes], *, prefixed: bool) -> list[Said]:
+    """What each line says; all empty where it has not the usual form.
+
+    `prefixed`: each line begins with something of its own, such as the time, up to a space.
+    """
+    if prefixed:
+        lines = [line[line.rfind(b" ", 0, line.find(_INFO) - 5) + 1 :] for line in lines]
     return _USUAL_LINES.findall(b"\n".join((*lines, b"")))
 
 
@@ -73,19 +79,20 @@ class Communicators:
         if start:
             if not identity:
                 return False
-            comm = self._by_id.get(identity) or self._identified(identity, int(nranks))
-            process.pointers[pointer] = comm.key
+            size = int(nranks)
+            comm = self._by_id.get(identity) or self._identified(identity, size)
+            process.pointers[pointer] = comm
             if process.bus is None:
                 process.bus = address(int(bus, 16))
-            self._begin(process, comm, int(rank), int(nranks))
+            self._begin(process, comm, int(rank), size)
             return True
-        key = process.pointers.get(pointer)
-        if key is None:
+        known = process.pointers.get(pointer)
+        if known is None:
             return False
         if nodes:
-            self.known[key].span(int(nodes), mnnvl=mnnvl == b"1")
+            known.span(int(nodes), mnnvl=mnnvl == b"1")
         else:
-            self.known[key].complete(process.ranks[key], self._memberships)
+            known.complete(int(rank), self._memberships)
         return True
 
     def read(self, process: Process, text: bytes) -> bool:
@@ -144,15 +151,16 @@ class Communicators:
         """The communicator of a line: by commId, by how it was split, else by its size."""
         known = None if begins else process.pointers.get(pointer)
         if known is not None:
-            return self.known[known]
+            return known
         identity = _COMM_ID.search(rest)
         if identity is not None:
             comm = self._identified(identity[1], nranks)
         else:
-            parent = process.pointers.get(_parent(rest), "")
+            parent = process.pointers.get(_parent(rest))
             split = b" ".join(_SPLIT.findall(rest)[1:-1]).decode()
-            comm = self._named(f"{parent}/{split}" if split else f"of {nranks} ranks", nranks)
-        process.pointers[pointer] = comm.key
+            of = parent.key if parent else ""
+            comm = self._named(f"{of}/{split}" if split else f"of {nranks} ranks", nranks)
+        process.pointers[pointer] = comm
         return comm
 
     def _identified(self, identity: bytes, nranks: int) -> Comm:
