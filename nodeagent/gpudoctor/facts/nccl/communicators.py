@@ -18,17 +18,18 @@ _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(rb"(?:parent|splitCount|childCount|color|key) (?:0x)?[0-9a-f-]+")
 _PARENT = re.compile(rb"parent (0x[0-9a-f]+)")
 _NNODES = re.compile(rb"nNodes (\d+)")
+# What was matched once stands: the quantifiers with a second plus do not try again.
 _FORM = (
-    rb"(?:\[Rank \d+\] )?(?:ncclComm\w+ )?"
-    rb"comm (0x[0-9a-f]+) rank (\d{1,9}) n[rR]anks (\d{1,9}) "
-    rb"(?:nNodes (\d{1,9}) localRanks \d+ localRank \d+ MNNVL ([01])"
-    rb"|cudaDev \d+ (?:nvmlDev \d+ )?busId ([0-9a-f]{1,12}) "
-    rb"(?:commId (0x[0-9a-f]+)"
-    rb"|parent 0x[0-9a-f]+ (?:splitCount|childCount) \d+ color -?\d+ key -?\d+)"
+    rb"(?:\[Rank \d++\] )?(?:ncclComm\w++ )?"
+    rb"comm (0x[0-9a-f]++) rank (\d{1,9}+) n[rR]anks (\d{1,9}+) "
+    rb"(?:nNodes (\d{1,9}+) localRanks \d++ localRank \d++ MNNVL ([01])"
+    rb"|cudaDev \d++ (?:nvmlDev \d++ )?busId ([0-9a-f]{1,12}+) "
+    rb"(?:commId (0x[0-9a-f]++)"
+    rb"|parent 0x[0-9a-f]++ (?:splitCount|childCount) \d++ color -?\d++ key -?\d++)"
     rb" ?- Init (?:(START)|COMPLETE))"
 )
 _USUAL = re.compile(_FORM)
-_USUAL_LINES = re.compile(rb"(?:([^ \n]+):\d+( \[\d+\]) NCCL INFO " + _FORM + rb"|[^\n]*)\n")
+_USUAL_LINES = re.compile(rb"(?:([^ \n]+):\d++( \[\d++\]) NCCL INFO " + _FORM + rb"|[^\n]*)\n")
 
 
 Said = tuple[bytes, ...]
