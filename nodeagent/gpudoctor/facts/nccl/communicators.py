@@ -11,7 +11,6 @@ import re
 from gpudoctor.facts.nccl.model import Line
 from gpudoctor.facts.nccl.state import Comm, Members, Place, Process
 
-_INFO = b" NCCL INFO "
 _COMM = re.compile(rb"comm (0x[0-9a-f]+|\(nil\)) rank (\d+) n[rR]anks (\d+)(.*)")
 _BUS = re.compile(rb"busId ([0-9a-f]{1,12})(?![0-9a-f])")
 _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
@@ -46,13 +45,8 @@ def usual(text: bytes) -> Said | None:
     return (b"", b"", *match.groups(b"")) if match else None
 
 
-def usual_lines(lines: list[bytes], *, prefixed: bool) -> list[Said]:
-    """What each line says; all empty where it has not the usual form.
-
-    `prefixed`: each line begins with something of its own, such as the time, up to a space.
-    """
-    if prefixed:
-        lines = [line[line.rfind(b" ", 0, line.find(_INFO) - 5) + 1 :] for line in lines]
+def usual_lines(lines: list[bytes]) -> list[Said]:
+    """What lines say that begin with their record; all empty where that has no usual form."""
     return _USUAL_LINES.findall(b"\n".join((*lines, b"")))
 
 

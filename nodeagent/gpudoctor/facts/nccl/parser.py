@@ -15,15 +15,26 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from gpudoctor.facts.nccl import messages, ras, watchdog
+from gpudoctor.facts.nccl.channels import Said as ChannelSaid
+from gpudoctor.facts.nccl.channels import usual_lines
 from gpudoctor.facts.nccl.communicators import usual
 from gpudoctor.facts.nccl.lines import LARGEST, Lines, Part
 from gpudoctor.facts.nccl.model import Line, NcclLog
-from gpudoctor.facts.nccl.records import LONGEST, Record, is_wrapped, plain, records
+from gpudoctor.facts.nccl.records import (
+    LONGEST,
+    Record,
+    is_wrapped,
+    plain,
+    records,
+    without_prefix,
+)
 from gpudoctor.facts.nccl.speakers import Speakers
 from gpudoctor.facts.nccl.state import Process
 from gpudoctor.facts.nccl.summary import summarise
 
 if TYPE_CHECKING:
+    from mmap import mmap
+
     from gpudoctor.facts.nccl import flight
     from gpudoctor.facts.nccl.sieve import Marker, Marks, Sieve, Sifted
 
@@ -205,11 +216,13 @@ class Parser:
         source, at, usual = self._source, self._at, self.book.communicators.read_usual
         called = self._speakers.called
         told = iter(sifted.told)
+        channels = self._channels(sifted, data, start)
         learned: dict[int, None] = {}
         unlike: set[int] = set()
         for line, begin, end, its_hash in sifted.rows():
             if its_hash:
-                process = self._take(first + line, data[start + begin : start + end])
+                text = data[start + begin : start + end]
+                process = self._connected(first + line, text, channels.get(line))
                 if process is None:
                     if its_hash not in unlike:
                         # Those alike differ in what the hash leaves out, and may be read.
@@ -239,6 +252,25 @@ class Parser:
                     learned.pop(each, None)
                 self._forget()
         sieve.learn(list(learned))
+
+    def _channels(self, sifted: Sifted, data: bytes | mmap, start: int) -> dict[int, ChannelSaid]:
+        """What the channel lines say that are to be read, by their index, for all together."""
+        rows = [row for row in sifted.kept if row[-1]]
+        lines = [data[start + begin : start + end] for _, begin, end, _ in rows]
+        if self.is_prefixed:
+            lines = [without_prefix(line) for line in lines]
+        return {row[0]: said for row, said in zip(rows, usual_lines(lines), strict=True) if said[0]}
+
+    def _connected(self, number: int, line: bytes, said: ChannelSaid | None) -> Process | None:
+        """Read a channel line, by what it says if it has the usual form; return as `_take`."""
+        process = self._speakers.called(said[0], said[1]) if said else None
+        if said is None or process is None:
+            return self._take(number, line)
+        if said[2] not in process.heard:
+            self._at(self._source, number, line)
+            self.book.channels.connect(process, *said[3:])
+            self._remember(said[2], process)
+        return process
 
     def _forget(self) -> None:
         """Let through again what has to be heard again."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpudoctor.facts.nccl.communicators import Said, usual_lines
 from gpudoctor.facts.nccl.fingerprint import MARK_BYTES, TEXT_AT, Fingerprints, Marked, word
+from gpudoctor.facts.nccl.records import without_prefix
 from gpudoctor.facts.nccl.vectors import Array, Places, hold
 
 _TABLE_BITS, _SPARE_BITS = 20, 18
@@ -80,7 +81,9 @@ class Marker:
         others = np.flatnonzero(is_other)
         places = zip(starts.take(others).tolist(), ends.take(others).tolist(), strict=True)
         texts = [data[start + begin : start + end] for begin, end in places]
-        return Marks(ends, hashes, others, usual_lines(texts, prefixed=prefixed))
+        if prefixed:
+            texts = [without_prefix(text) for text in texts]
+        return Marks(ends, hashes, others, usual_lines(texts))
 
     def _dull_lines(self, text: Array, ends: Array, marked: Marked) -> Array:
         """The lines that carry nothing, unless another record is glued to the message."""
