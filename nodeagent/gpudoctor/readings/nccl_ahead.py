@@ -26,6 +26,10 @@ from gpudoctor.facts.nccl.sieve import Marks
 
 _PLACES = 4
 """Parts that may lie between the two."""
+_ENOUGH = 2
+"""With fewer parts before it the first process gets a part unmarked, and marks it itself: so both
+have work at any time, whatever marking and understanding cost.
+"""
 _WORD_BYTES = 8
 _GONE = (EOFError, ConnectionError)
 
@@ -147,7 +151,8 @@ def _understand(parser: Parser, places: list[_Place], there: Connection) -> None
             parser.open(message.name)
             continue
         place = places[count % _PLACES]
-        parser.read(place.part(message), place.marks(message))
+        part = place.part(message)
+        parser.read(part, place.marks(message) or parser.mark(part))
         count += 1
         there.send_bytes(_encode(_Read(parser.sources[-1], parser.is_prefixed, parser.is_wrapped)))
     parser.feed(message.rest)
@@ -192,7 +197,8 @@ def _ended(
                 while sent - read == _PLACES or there.poll():
                     _hear(parser, _answers.decode(there.recv_bytes()))
                     read += 1
-                there.send_bytes(_encode(places[sent % _PLACES].put(part, parser.mark(part))))
+                marks = parser.mark(part) if sent - read >= _ENOUGH else None
+                there.send_bytes(_encode(places[sent % _PLACES].put(part, marks)))
                 sent += 1
     except InputError as error:
         return _Ended(unreadable=str(error))
