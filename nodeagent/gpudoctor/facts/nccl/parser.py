@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from gpudoctor.facts.nccl import messages, ras, watchdog
+from gpudoctor.facts.nccl import messages, ras, reports, watchdog
 from gpudoctor.facts.nccl.channels import Said as ChannelSaid
 from gpudoctor.facts.nccl.channels import usual_lines
 from gpudoctor.facts.nccl.communicators import usual
@@ -28,6 +28,7 @@ from gpudoctor.facts.nccl.records import (
     records,
     without_prefix,
 )
+from gpudoctor.facts.nccl.reports import Reports
 from gpudoctor.facts.nccl.speakers import Speakers
 from gpudoctor.facts.nccl.state import Process
 from gpudoctor.facts.nccl.summary import summarise
@@ -35,7 +36,6 @@ from gpudoctor.facts.nccl.summary import summarise
 if TYPE_CHECKING:
     from mmap import mmap
 
-    from gpudoctor.facts.nccl import flight
     from gpudoctor.facts.nccl.sieve import Marker, Marks, Sieve, Sifted
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -45,8 +45,6 @@ _TAIL_BYTES = 1 << 14
 _SIEVED = 1 << 16
 """Smaller pieces are not worth the sieve."""
 _SEEN_LIMIT = 1 << 11
-_FLIGHT = b"Not all ranks joining collective"
-"""With what the tool that reads flight records begins."""
 
 # The first eight bytes of messages that carry nothing for us and are printed often.
 _DULL = frozenset(
@@ -67,11 +65,6 @@ def _is_clean(text: bytes) -> bool:
     )
 
 
-def _begins_report(line: bytes) -> bool:
-    """Tell the line with which a report begins that is read line by line."""
-    return ras.begins(line) or (_FLIGHT in line and b" NCCL INFO " not in line)
-
-
 class Parser:
     """Takes pieces of one or more logs of one job and sums them up.
 
@@ -81,8 +74,7 @@ class Parser:
     def __init__(self) -> None:
         self.book = messages.Book()
         self.work = watchdog.Watchdog()
-        self.ras = ras.Reader()
-        self.flight: flight.Reader | None = None
+        self.reports = Reports(self.book.place)
         self.sources: list[str] = []
         self.lines = 0
         self.unfinished: Line | None = None
@@ -95,7 +87,6 @@ class Parser:
         """Whether the lines are JSON documents."""
         self._again: set[int] = set()
         """Hashes of what the sieve has to let through again."""
-        self._reports_are_read = False
         self._number = 0
         self._tail = b""
         self._source = ""
@@ -109,6 +100,7 @@ class Parser:
         self.book.lines_before = self.lines
         self._number = 0
         self.is_prefixed = self.is_wrapped = False
+        self.reports.open()
         self._speakers.forget_heads()
 
     def feed(self, chunk: bytes) -> None:
@@ -150,7 +142,7 @@ class Parser:
         except ImportError:
             return None
         sieve = Sieve()
-        return Marker(LARGEST, (b"NCCL", _FLIGHT), _DULL), sieve
+        return Marker(LARGEST, (b"NCCL", reports.FLIGHT), _DULL), sieve
 
     def mark(self, part: Part) -> Marks | None:
         """See at once what is worth reading of a part; None where all its lines are to be looked
@@ -166,8 +158,7 @@ class Parser:
     def read(self, part: Part, marks: Marks | None) -> None:
         """Read a part: of one that was marked the lines that are worth it."""
         data, start, stop = part
-        self._reports_are_read = False
-        if self._is_in_report():
+        if self.reports.is_open:
             self._read_reports(data[start:stop])
         if marks is not None and self._fast is not None:
             _, sieve = self._fast
@@ -176,7 +167,7 @@ class Parser:
         elif data.find(b"NCCL", start, stop) >= 0:
             count = self._read_lines(data[start:stop])
         else:
-            if data.find(_FLIGHT, start, stop) >= 0:
+            if data.find(reports.FLIGHT, start, stop) >= 0:
                 self._read_reports(data[start:stop])
             count = data[start:stop].count(b"\n")
         self.lines += count
@@ -184,30 +175,8 @@ class Parser:
         tail = data[max(start, stop - _TAIL_BYTES) : stop]
         self._tail = (self._tail + tail)[-_TAIL_BYTES:]
 
-    def _is_in_report(self) -> bool:
-        return self.ras.is_open or (self.flight is not None and self.flight.is_open)
-
-    def _read_reports(self, piece: bytes) -> None:
-        """Read the parts of a piece that are reports of `ncclras` or of the tool that reads flight
-        records: few of their lines name NCCL.
-        """
-        if self._reports_are_read:
-            return
-        self._reports_are_read = True
-        for number, line in enumerate(piece.split(b"\n")[:-1], self._number + 1):
-            if self._is_in_report() or _begins_report(line):
-                text = plain(line)
-                self._at(self._source, number, text)
-                if self.ras.is_open or ras.begins(line):
-                    self.ras.read(text, self._line())
-                if self.flight is None and _FLIGHT in line:
-                    from gpudoctor.facts.nccl.flight import (
-                        Reader,
-                    )  # imported late: few logs have it
-
-                    self.flight = Reader()
-                if self.flight is not None:
-                    self.flight.read(text, self._line())
+    def _read_reports(self, part: bytes) -> None:
+        self.reports.read(self._source, self._number + 1, part)
 
     def _read_sifted(self, sieve: Sieve, sifted: Sifted, part: Part) -> None:
         """Read what the sieve lets through of a part."""
@@ -242,7 +211,7 @@ class Parser:
                     self._hear_again(process)
                 else:
                     text = data[start + begin : start + end]
-                    if _begins_report(text):
+                    if reports.begins(text):
                         self._read_reports(data[start:stop])
                     self._take(first + line, text)
             if self._again:
@@ -313,7 +282,7 @@ class Parser:
 
     def _read_lines(self, piece: bytes) -> int:
         """Read all lines of a piece one by one; return how many."""
-        if ras.BEGIN in piece or _FLIGHT in piece:
+        if ras.BEGIN in piece or reports.FLIGHT in piece:
             self._read_reports(piece)
         lines = piece.split(b"\n")[:-1]
         if self.is_wrapped:
