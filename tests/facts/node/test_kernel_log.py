@@ -75,6 +75,9 @@ def test_published_cases(path: Path) -> None:
         ("Mar 11 06:20:17 gpu-node kernel: ", "Mar 11 06:20:17", "gpu-node"),
         ("Mar  1 06:20:17 gpu-node kernel: [51233.900121] ", "Mar  1 06:20:17", "gpu-node"),
         ("Mar 11 06:20:17.118231 gpu-node kernel: ", "Mar 11 06:20:17.118231", "gpu-node"),
+        ("april 24 16:22:15 gpu-node kernel: ", "april 24 16:22:15", "gpu-node"),
+        ("févr. 01 10:00:00 gpu-node kernel: ", "févr. 01 10:00:00", "gpu-node"),
+        ("11月 15 14:15:47 gpu-node kernel: ", "11月 15 14:15:47", "gpu-node"),
         ("2026-03-11T06:20:17+0000 gpu-node kernel: ", "2026-03-11T06:20:17+0000", "gpu-node"),
         ("Wed 2026-03-11 06:20:17 UTC gpu-node kernel: ", "2026-03-11 06:20:17 UTC", "gpu-node"),
         ("[51233.900121] gpu-node kernel: ", "51233.900121", "gpu-node"),
@@ -116,6 +119,8 @@ def test_journal_in_json() -> None:
     [
         f"Mar 11 06:20:17 node python3[412]: {XID}",
         f"2026-03-11 06:20:17 INFO worker saw '{XID}'",
+        f"worker 12 06:20:17 {XID}",
+        f"april 24 16:22:15 node python3[412]: {XID}",
         f"I0311 06:20:17 1 health.go:42] XidCriticalError: {XID}",
         json.dumps({"MESSAGE": XID, "_TRANSPORT": "stdout", "SYSLOG_IDENTIFIER": "python3"}),
         "Mar 11 06:20:17 node kernel: audit: comm=\"x\" NVRM: Xid (PCI:0000:3b:00): 79, gone",

@@ -20,6 +20,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CLOCK = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
     r"|[A-Z][a-z]{2} +\d{1,2} +(?:\d{4} +)?\d\d:\d\d:\d\d(?:\.\d+)?"
+    # journalctl writes the months in the user's language
+    r"|(?:[^\W\d_]{2,12}\.?|\d{1,2}月) +\d{1,2}\.? +\d\d:\d\d:\d\d(?:\.\d+)?"
+    r"(?=\s+[\w.-]+\s+kernel\b)"
     r"|\d{9,10}\.\d{3,9}"
 )
 _PREFIX = re.compile(
