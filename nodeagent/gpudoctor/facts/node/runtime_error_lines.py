@@ -8,37 +8,49 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from gpudoctor.facts.node.runtime_error_texts import ALIASES, CODES, ERRORS, HINTS, NUMBERED
+from gpudoctor.facts.node.runtime_error_carriers import cuda_answer, nvml_answer
+from gpudoctor.facts.node.runtime_error_texts import ALIASES, ERRORS, GENERAL, HINTS
 from gpudoctor.facts.node.runtime_errors import RecognisedError
 
 _MAX_LINE = 4096
 _MAX_TEXT = 400
 _MAX_CAUSES = 256
 
-_PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in ERRORS)
+_Patterns = tuple[tuple[str, re.Pattern[str]], ...]
+
+_CAUSES = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in ERRORS)
+_GENERAL = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in GENERAL)
 
 
 def recognise(line: str) -> RecognisedError | None:
     """Return the cause that a line names, None for any other line."""
     line = line[:_MAX_LINE]
-    for name, pattern in _PATTERNS:
+    if (found := _by_pattern(line, _CAUSES)) is not None:
+        return found
+    name = cuda_answer(line) or nvml_answer(line)
+    return _by_pattern(line, _GENERAL) if name is None else RecognisedError(name, _shown(line))
+
+
+def _by_pattern(line: str, patterns: _Patterns) -> RecognisedError | None:
+    for name, pattern in patterns:
         if match := pattern.search(line):
             values = {
                 ALIASES.get(key, key): text.strip()
                 for key, text in match.groupdict().items()
                 if text
             }
-            return RecognisedError(name, line.strip()[:_MAX_TEXT], values)
-    if match := NUMBERED.search(line):
-        known = CODES.get(int(match["code"]))
-        return None if known is None else RecognisedError(known, line.strip()[:_MAX_TEXT])
+            return RecognisedError(name, _shown(line), values)
     return None
+
+
+def _shown(line: str) -> str:
+    return line.strip()[:_MAX_TEXT]
 
 
 def _hint(line: str) -> RecognisedError | None:
     found = (name for name, pattern in HINTS if pattern.search(line))
     name = next(found, None)
-    return None if name is None else RecognisedError(name, line.strip()[:_MAX_TEXT])
+    return None if name is None else RecognisedError(name, _shown(line))
 
 
 def recognise_all(lines: Iterable[str]) -> Iterator[tuple[int, RecognisedError]]:

@@ -1,13 +1,43 @@
-"""What runtimes, toolkit, device plugin, NVML and CUDA print when a GPU cannot be used: the table.
+"""What runtimes, toolkit, device plugin and programs print in their own words: the patterns.
 
-Texts are those of libnvidia-container, nvidia-container-toolkit, containerd, CRI-O, Docker, the
-k8s-device-plugin, nvidia-smi, NVIDIA's images and the CUDA runtime up to 13.5, and what PyTorch,
-TensorFlow, JAX, TensorRT, vLLM, llama.cpp and others make of them.
+CUDA's and NVML's own answers are the tables of `runtime_error_statuses.py`. What stands here is
+said about them, or before them: a library or program that is not there, a container engine that
+refuses, a kernel that rejects the module, a GPU that no code fits. A pattern names what is meant
+(which thing, and that it is not found, too old, refused), not one program's sentence.
 """
 
 from __future__ import annotations
 
 import re
+
+# -- that something is not there, as programs of any language say it -----------------------------
+_FAILED_TO = r"(?:can ?not|can.?t|could ?n.?t|could not|fail(?:ed|ure)? to|unable to)"
+_CANNOT_GET = (
+    rf"{_FAILED_TO}(?: be)?(?: \w+)? (?:load|open|dlopen|find|found|locate|import|access)\w*"
+)
+_ABSENT = (
+    r"(?:not (?:be )?(?:found|available|installed|present|recogni[sz]ed)|no such file|missing"
+    r"|does ?n.?t exist|does not exist|ENOENT)"
+)
+_DRIVER_LIBRARY = (
+    r"(?:lib(?:cuda|nvidia-(?:ml|encode|ptxjitcompiler|opticalflow|nvvm)|nvcuvid|nvoptix)"
+    r"(?:\.so(?:\.\d{1,2})?)?(?![\w-]|\.so|\.\d)|\bNVML(?: shared)? library|\bnvml\.so"
+    r"|(?:CUDA|NVIDIA) driver(?: shared)? librar(?:y|ies)|\W(?:nv)?cuda\W{1,2} shared library)"
+)
+
+
+def _no_program(name: str) -> str:
+    """A shell, Go, Python, Node or a container engine does not find a program."""
+    return (
+        rf"(?:not found|no such file or directory|spawn|{_CANNOT_GET})[:\s]+[\"'`]?(?:/\S*/)?{name}"
+        rf"(?![\w-])"
+        rf"|(?<![\w-]){name}\\?[\"'`]?\W{{1,3}}(?:(?:is|was|command|executable|program|stat|exec)\b"
+        rf"[^:]{{0,80}}?\W{{1,2}})?{_ABSENT}"
+        rf"|\bno {name} in\b"
+    )
+
+
+_NO_TOOL = _no_program(r"nvidia-(?:container-(?:runtime-hook|runtime|toolkit|cli)|ctk)")
 
 # The first that fits a line names it: the special before the general.
 ERRORS: tuple[tuple[str, str], ...] = (
@@ -27,65 +57,51 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"fabric ?manager.*version"
         r".*(?:do(?:es)?n.?t match|do(?:es)? not match|mismatch|incompatible)",
     ),
-    (
-        "fabric-not-ready",
-        r"\bError 802:|system not yet initialized|cudaErrorSystemNotReady"
-        r"|CUDA_ERROR_SYSTEM_NOT_READY",
-    ),
-    (
-        "libcuda-kernel-mismatch",
-        r"\bError 803:|unsupported display driver / cuda driver combination"
-        r"|cudaErrorSystemDriverMismatch|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
-        r"|CUDA driver is a stub library|cudaErrorStubLibrary|CUDA_ERROR_STUB_LIBRARY",
-    ),
-    (
-        "compat-not-supported-on-gpu",
-        r"\bError 804:|forward compatibility was attempted on non supported HW"
-        r"|cudaErrorCompatNotSupportedOnDevice|CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
-    ),
-    (
-        "ptx-newer-than-driver",
-        r"PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
-        r"|PTX JIT compilation failed|cudaErrorInvalidPtx\b|CUDA_ERROR_INVALID_PTX\b"
-        r"|CUDA_ERROR_UNSUPPORTED_PTX_VERSION|Unsupported \.version \d",
-    ),
-    (
-        "minor-version-compat-limits",
-        r"API call is not supported in the installed CUDA driver|cudaErrorCallRequiresNewerDriver",
-    ),
+    ("ptx-newer-than-driver", r"Unsupported \.version \d|PTX \.version \S+ (?:is )?not supported"),
     (
         "driver-too-old",
-        r"CUDA driver version is insufficient for CUDA runtime version"
-        r"|NVIDIA driver on your system is too old|cudaErrorInsufficientDriver"
-        r"|your nvidia driver is too old",
+        r"NVIDIA driver on your system is too old"
+        r"|\b(?:nvidia|cuda|gpu|display)\b.{0,40}\bdriver\b.{0,40}"
+        r"\b(?:too old|out ?dated|out.of.date|(?:older|lower|less) than)"
+        r"|your (?:nvidia )?driver is too old"
+        r"|driver (?:version )?does ?(?:n.t| not) support the required (?:nvenc|nvdec|cuda) API",
     ),
     (
         "no-code-for-gpu",
-        r"no kernel image is available|cudaErrorNoKernelImageForDevice"
-        r"|invalid device function|cudaErrorInvalidDeviceFunction|CUDA_ERROR_INVALID_IMAGE"
-        r"|CUDA_ERROR_NO_BINARY_FOR_GPU|device kernel image is invalid|cudaErrorInvalidKernelImage"
-        r"|is not compatible with the current PyTorch installation"
-        r"|invalid value for --gpu-architecture"
-        r"|ptxas fatal\s*: Value 'sm_\d+\w?' is not defined",
+        r"is not compatible with the current PyTorch installation"
+        r"|PyTorch no longer supports this GPU"
+        r"|invalid value for --gpu-architecture|Unsupported gpu architecture"
+        r"|Value 'sm_\d+\w?' is not defined"
+        r"|(?:\bsm_?\d{2,3}[af]?\b|\bcompute_\d{2,3}\b|CUDA (?:arch|architecture|capability) \S+)"
+        r".{0,40}\b(?:is not|not|isn.t|un)(?: yet)? ?(?:supported|compatible|available)"
+        r"|no (?:device|GPU|kernel) code (?:compatible|available|for)"
+        r"|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ARCH_MISMATCH"
+        r"|\bonly supports? (?:Turing|Ampere|Ada|Hopper|Blackwell)\w* (?:GPUs )?or newer",
     ),
     (
         "cgroup-device-access-lost",
-        r"Failed to init(?:ialize)? NVML: ?(?:unknown error\b(?! code)|error_unknown\b)",
+        r"/dev/nvidia(?:ctl|\d+)\b.*operation not permitted",
     ),
     (
         "host-driver-libs-missing",
         r"nvidia-container-cli: initialization error: load library failed: (?P<library>lib[\w.-]+)"
         r"|load library failed: libnvidia-ml\.so"
         r"|nvidia-container-cli: initialization error: cannot open shared object"
-        r"|failed to locate (?P<driver_library>libcuda\.so[\w.]*): .*not found",
+        r"|failed to locate (?P<driver_library>libcuda\.so[\w.]*): .*not found"
+        r"|library libcuda\.so\.\d{3}\.[\d.]+: not found"
+        rf"|(?:nvidia-ctk|CDI spec|driver root)\b.*(?:{_CANNOT_GET}.{{0,40}}{_DRIVER_LIBRARY}"
+        rf"|{_DRIVER_LIBRARY}.{{0,60}}{_ABSENT})",
     ),
     (
         "driver-not-loaded",
-        r"couldn.?t communicate with the NVIDIA driver"
+        r"communicate with the NVIDIA driver"
         r"|failed to load the NVIDIA kernel module|failed to determine major: invalid device node"
-        r"|(?:nvml error|initialize NVML|initialization error): ?(?:error_)?driver[ _]not[ _]loaded"
-        r"|NVML_?Error_?Driver_?Not_?Loaded|modprobe: FATAL: Module nvidia not found"
-        r"|NVIDIA kernel module .{0,20}not loaded",
+        r"|(?:nvml|nvidia|cuda|initialization error|gpu)\b.{0,80}"
+        r"\bdriver[ _]?(?:is )?not[ _]?loaded"
+        r"|NVML_?Error_?Driver_?Not_?Loaded|(?:error_|\bErr)driver_?not_?loaded"
+        r"|modprobe: FATAL: Module nvidia not found"
+        r"|NVIDIA (?:kernel )?(?:module|driver)s? .{0,20}(?:not loaded|not running)"
+        r"|/dev/nvidiactl\b.{0,20}no such file|/proc/driver/nvidia/version\b.{0,20}no such file",
     ),
     (
         "driver-not-usable",
@@ -96,9 +112,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|NVIDIA-SMI has failed because you do not have suff?i?c?ient permissions"
         # this program runs on the host, where no container's device rules can be the cause
         r"|nvidia-container-cli: (?:.* error: )?nvml error: ?unknown error"
-        r"|initialize NVML: ?(?:GPU access blocked by the operating system|N/A)"
-        r"|NVML_?Error_?Operating_?System"
-        r"|(?:nvml error|initialize NVML): ?insufficient permissions|NVML_?Error_?No_?Permission"
+        r"|initialize NVML: ?N/A"
+        r"|nvml error: ?insufficient permissions"
         r"|nvidia-container-cli: .*timed out",
     ),
     (
@@ -106,30 +121,34 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"no runtime for \"(?P<handler>[^\"]+)\" is configured"
         r"|failed to find runtime handler (?P<crio>\S+) from runtime list"
         r"|RuntimeHandler \"(?P<shim>[^\"]+)\" not supported"
-        r"|unknown(?: or invalid)? runtime(?: name:| specified) ?\"?(?P<docker>[\w.-]+)",
+        r"|unknown(?: or invalid)? runtime(?: name:| specified) ?\"?(?P<docker>[\w.-]+)"
+        r"|runtime(?: handler)?[:\s]+\\?[\"'`]?(?P<oci>nvidia[\w-]*)\\?[\"'`]?:? "
+        r"(?:is |was )?(?:not (?:found|supported|configured|known)|unknown|invalid)",
     ),
     (
         "cdi-device-not-in-spec",
         r"unresolvable CDI devices? (?P<device>[^\s,\"]+)|failed to inject CDI devices"
         r"|CDI device injection failed|unresolvable CDI device"
         # the spec names a device node that has gone since it was written
-        r"|failed to stat CDI host device \"(?P<node>[^\"]+)\"",
+        r"|failed to stat CDI host device \"(?P<node>[^\"]+)\""
+        # an engine without CDI takes the device's name for a file
+        rf"|(?P<named>[\w-]*\.?nvidia\.com/\w+=[\w:.-]+)[\"'`]?\W.{{0,40}}?"
+        rf"(?:{_ABSENT}|unknown|unresolvable|not registered)"
+        rf"|(?:unknown|no such|unregistered|{_CANNOT_GET}|{_FAILED_TO} resolve)\W.{{0,40}}?"
+        r"(?P<asked>[\w-]*\.?nvidia\.com/\w+=[\w:.-]+)",
     ),
     (
         "toolkit-not-installed",
-        r"could not select device driver \"[^\"]*\" with capabilities: \[\[[^\]]*gpu"
-        r"|exec: \"?nvidia-container-(?:runtime|runtime-hook|cli)\"?: executable file not found"
-        r"|exec:? \"?[\w/.-]*/nvidia-container-(?:runtime|cli)[\w-]*\"?: (?:stat .*)?no such file"
-        r"|nvidia-container-(?:runtime|toolkit|cli)[\w-]*\"?: (?:command )?not found"
-        r"|inject NVIDIA hook: stat [\w/.-]*nvidia-container[\w-]*: no such file"
-        r"|failed to discover GPU vendor from CDI: no known GPU vendor",
+        rf"{_NO_TOOL}|failed to discover GPU vendor from CDI: no known GPU vendor"
+        r"|could not select device driver \"[^\"]*\" with capabilities: \[\[[^\]]*gpu",
     ),
     (
         "inotify-limit",
-        r"(?:FS|fsnotify|inotify|file) ?watcher(?: for [\w/.-]+)?: "
-        r"(?:too many open files|no space left)"
+        r"(?:inotify|fsnotify|watch(?:er|ing|es)?\b).{0,100}?"
+        r"(?:too many open files|no space left on device|EMFILE|ENOSPC)"
         r"|inotify_(?:init1?|add_watch)\b.*(?:too many open files|no space left|EMFILE|ENOSPC)"
-        r"|inotify instances? limit",
+        r"|(?:EMFILE|ENOSPC).{0,60}(?:inotify|watchers)"
+        r"|inotify (?:instances?|watches) limit|limit (?:of|on|for) inotify",
     ),
     (
         "gpu-lost",
@@ -157,90 +176,6 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|(?:operation not permitted|CUDA_ERROR_NOT_PERMITTED).*\bcuMem(?:Create|Import|Export)",
     ),
     (
-        "driver-libs-not-injected",
-        r"libnvidia-ml\.so[.\d]*: cannot open shared object|could not load NVML library"
-        r"|NVML Shared Library Not Found|NVML_?Error_?Library_?Not_?Found"
-        r"|initialize NVML: ?error_library_not_found|libcuda\.so[.\d]*: cannot open shared object"
-        r"|Found no NVIDIA driver on your system|exec: \"nvidia-smi\": executable file not found"
-        r"|nvidia-smi: (?:command )?not found|PTX JIT compiler library not found"
-        r"|Could not find cuda drivers on your machine|libcuda\.so cannot found"
-        r"|NVML doesn.?t exist on this system"
-        r"|The NVIDIA Driver was not detected\."
-        r"|couldn.?t find libnvidia-ml\.so library|CUDA driver library cannot be found",
-    ),
-    (
-        "module-signature-rejected",
-        r"Key was rejected by service|could not insert '?nvidia[\w-]*'?: Required key not available"
-        r"|Loading of (?:unsigned module|module with \w+ key) is rejected",
-    ),
-    ("nouveau-bound", r"Nouveau kernel driver is currently in use"),
-    (
-        "gpu-uncorrectable-ecc",
-        r"uncorrectable ECC error encountered|cudaErrorECCUncorrectable"
-        r"|CUDA_ERROR_ECC_UNCORRECTABLE",
-    ),
-    (
-        "nvlink-error",
-        r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable|CUDA_ERROR_NVLINK_UNCORRECTABLE"
-        r"|Invalid access of peer GPU memory over nvlink",
-    ),
-    (
-        "gpu-busy",
-        r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable"
-        r"|CUDA_ERROR_DEVICE_UNAVAILABLE",
-    ),
-    (
-        "no-devices",
-        r"No devices were found|no CUDA-capable device is detected|cudaErrorNoDevice"
-        r"|CUDA_ERROR_NO_DEVICE|No CUDA GPUs are available|No devices found\. Waiting indefinitely"
-        r"|CUDA driver initialization failed, you might not have a CUDA gpu"
-        r"|could not insert '?nvidia\w*'?: No such device"
-        r"|None of the NVIDIA devices were (?:probed|init)"
-        r"|nvidia-container-cli: device error: .*unknown device",
-    ),
-    (
-        "device-ordinal-invalid",
-        r"invalid device ordinal|cudaErrorInvalidDevice\b|CUDA_ERROR_INVALID_DEVICE\b",
-    ),
-    (
-        "gpu-out-of-memory",
-        r"CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation"
-        r"|CUDA_ERROR_OUT_OF_MEMORY"
-        r"|(?P<handle>CU(?:BLAS|BLASLT|DNN|SOLVER|SPARSE)_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED))"
-        # as frameworks and engines put it; an allocator that tries again is no failure
-        r"|RESOURCE_?EXHAUSTED.*: (?:Out of memory|Failed to allocate)|OOM when allocating tensor"
-        r"|Resource exhausted: (?:Out of memory|Failed to allocate request)"
-        r"|^(?!.*(?:NCCL (?:WARN|INFO)|not a failure))"
-        r".*(?:cuda|cublas|cudnn|\bcu|\bgpu|\bdevice).{0,100}\bout of memory\b"
-        r"|\bout of memory (?:error )?on (?:GPU|device|CUDA)|OutOfMemory \(no further information"
-        r"|Requested amount of GPU memory .* could not be allocated"
-        r"|No available memory for the cache blocks|Free memory on device .* is less than desired"
-        r"|Not enough memory\. Please try to increase --mem-fraction-static",
-    ),
-    (
-        "gpu-application-fault",
-        r"an illegal memory access was encountered|an illegal instruction was encountered"
-        r"|unspecified launch failure|misaligned address|device-side assert triggered"
-        r"|the launch timed out and was terminated|invalid program counter|invalid address space"
-        r"|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS|cudaErrorLaunchFailure"
-        r"|CUDA_ERROR_LAUNCH_FAILED",
-    ),
-    (
-        "cuda-unknown-error",
-        r"CUDA unknown error|\bError 999:|cudaErrorUnknown\b|CUDA_ERROR_UNKNOWN\b"
-        r"|CUDA error: initialization error|CUDA_ERROR_NOT_INITIALIZED|cudaErrorInitializationError"
-        r"|CUDA error: unknown error|failed to initialize CUDA: unknown error"
-        r"|cuda driver library init failure: 999\b|cudaGetDeviceCount returned (?:30|304|999)\b"
-        r"|THCudaCheck FAIL .*error=(?:30|999) : unknown error|CUDA_ERROR_OPERATING_SYSTEM\b"
-        r"|OS call failed or operation not supported on this OS",
-    ),
-    (
-        "mps-daemon-unreachable",
-        r"MPS client failed to connect|MPS server is not ready|MPS server failed"
-        r"|MPS client has been terminated by the server|between the MPS server and the MPS client"
-        r"|cudaErrorMps\w+|CUDA_ERROR_MPS_\w+",
-    ),
-    (
         # a file of the driver with another version than there is now
         "cdi-spec-stale",
         r"^(?!.*nvidia-container-cli).*(?:mount|stat'?ing|stat|open)\b.*?"
@@ -249,11 +184,73 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r".*no such file or directory",
     ),
     (
+        "driver-libs-not-injected",
+        rf"^(?!.*(?:nvidia-container-cli|nvidia-ctk)).*?"
+        rf"(?:{_CANNOT_GET}.{{0,40}}?{_DRIVER_LIBRARY}"
+        rf"|{_DRIVER_LIBRARY}.{{0,60}}?(?:{_ABSENT}|{_CANNOT_GET}))"
+        r"|Found no NVIDIA driver on your system|Could not find cuda drivers on your machine"
+        r"|(?:initiali[sz]e|init|load) NVML: ?could not load|could not load NVML"
+        r"|NVML doesn.?t exist on this system|libcuda\.so cannot found"
+        r"|The NVIDIA Driver was not detected\."
+        rf"|{_no_program('nvidia-smi')}",
+    ),
+    (
+        "module-signature-rejected",
+        r"Key was rejected by service|could not insert '?nvidia[\w-]*'?: Required key not available"
+        r"|Loading of (?:unsigned module|module with \w+ key) is rejected"
+        r"|Lockdown: .*unsigned module loading is restricted",
+    ),
+    ("nouveau-bound", r"Nouveau kernel driver is currently in use"),
+    (
+        "no-devices",
+        r"No devices were found|No CUDA GPUs are available|No devices found\. Waiting indefinitely"
+        r"|CUDA driver initialization failed, you might not have a CUDA gpu"
+        r"|could not insert '?nvidia\w*'?: No such device"
+        r"|None of the NVIDIA devices were (?:probed|init)"
+        r"|nvidia-container-cli: device error: .*unknown device"
+        r"|^(?!.*(?:fall(?:ing)? ?back|\bCPU\b)).*(?:"
+        r"\b(?:no|zero|0) (?:[\w-]+ ){0,2}?(?:CUDA|NVIDIA)(?:[- ](?:capable|compatible|enabled))?"
+        r"(?: GPUs?| devices?| cards?)+(?: (?:was|were|is|are|could be))?"
+        r" (?:found|detected|available|present|visible)"
+        r"|(?:found|detected) (?:no|zero|0) (?:CUDA|NVIDIA)(?:[- ]\w+)? ?(?:GPUs?|devices?|cards?)"
+        r"|no compatible CUDA devices?)",
+    ),
+    (
+        "device-ordinal-invalid",
+        r"(?:cuda|gpu).{0,60}\b(?:invalid|illegal|bad|no such) (?:CUDA |GPU )?device"
+        r"(?:[ _](?:id|index|number|ordinal))?[ :#=]*'?\d"
+        r"|(?:invalid|illegal|bad) (?:CUDA|GPU) (?:device )?(?:id|index|number|ordinal)\b"
+        r"|(?:cuda|gpu) (?:device )?(?:id|index|ordinal|number)? ?\d* ?(?:is )?out of range",
+    ),
+    (
+        "gpu-out-of-memory",
+        r"CUDA out of memory"
+        r"|(?P<handle>CU(?:BLAS|BLASLT|DNN|SOLVER|SPARSE)_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED)"
+        r"|CUFFT_ALLOC_FAILED)"
+        # as frameworks and engines put it; an allocator that tries again is no failure
+        r"|RESOURCE_?EXHAUSTED.*: (?:Out of memory|Failed to allocate)|OOM when allocating tensor"
+        r"|Resource exhausted: (?:Out of memory|Failed to allocate request)"
+        r"|^(?!.*(?:NCCL (?:WARN|INFO)|not a failure))"
+        r".*(?:cuda|cublas|cudnn|\bcu|\bgpu|\bdevice).{0,100}\bout of memory\b"
+        r"|\bout of memory (?:error )?(?:on|in) (?:GPU|device|CUDA)"
+        r"|OutOfMemory \(no further information"
+        r"|Requested amount of GPU memory .* could not be allocated"
+        r"|No available memory for the cache blocks|Free memory on device .* is less than desired"
+        r"|Not enough memory\. Please try to increase --mem-fraction-static"
+        r"|\b(?:insufficient|not enough) (?:free )?(?:GPU|CUDA|device|VRAM)\w* memory",
+    ),
+    ("nvlink-error", r"Invalid access of peer GPU memory over nvlink"),
+    ("cuda-unknown-error", r"CUDA unknown error"),
+)  # fmt: skip
+
+# What neither a cause above nor an answer of CUDA or NVML explains.
+GENERAL: tuple[tuple[str, str], ...] = (
+    (
         "driver-not-loaded",
         r"could not (?:insert|load) '?nvidia\w*'?:",
     ),
     (
-        "toolkit-setup-failed",  # what no cause above explains
+        "toolkit-setup-failed",
         r"nvidia-container-cli: (?P<step>[a-z]+) error: (?P<reason>[^:\\]{1,120})"
         r"|failed to generate (?P<spec>CDI spec)(?:ification)?: (?:.*: )?(?P<why>[^:\"\\]{1,120})"
         r"|error executing hook [`'\"]?\S*/(?P<hook>nvidia-c[\w-]+)[`'\"]? "
@@ -267,53 +264,6 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ),
 )  # fmt: skip
 
-# What a program prints when it knows CUDA's answer by its number alone: TensorRT, ollama, samples.
-NUMBERED = re.compile(
-    r"(?:CUDA initialization failure with error:?|cudaSetDevice err:"
-    r"|cuda\w{3,40} returned(?: error)?(?= [3-9][0-9]| [0-9]{3})"  # fewer may be a count
-    r"|cuda driver library (?:init failure:?|failed to get device context)"
-    r"|cudart init failure:?|cuInit(?:\(0?\))? ?(?:err|returned|failed with error(?: code)?|=):?"
-    r"|cuda runtime error \(|\bcode=|THCudaCheck FAIL .*\berror="
-    r"|^\s*CUDA (?:runtime |driver )?(?:error|failure)(?: code)?[: ])"
-    r" ?(?P<code>[0-9]{1,3})(?![0-9]|\.[0-9])",
-    re.IGNORECASE,
-)
-CODES = {
-    2: "gpu-out-of-memory",
-    3: "cuda-unknown-error",
-    8: "no-code-for-gpu",
-    10: "device-ordinal-invalid",
-    30: "cuda-unknown-error",
-    34: "libcuda-kernel-mismatch",
-    35: "driver-too-old",
-    36: "minor-version-compat-limits",
-    38: "no-devices",
-    46: "gpu-busy",
-    48: "no-code-for-gpu",
-    98: "no-code-for-gpu",
-    100: "no-devices",
-    101: "device-ordinal-invalid",
-    200: "no-code-for-gpu",
-    209: "no-code-for-gpu",
-    214: "gpu-uncorrectable-ecc",
-    218: "ptx-newer-than-driver",
-    220: "nvlink-error",
-    222: "ptx-newer-than-driver",
-    304: "cuda-unknown-error",
-    700: "gpu-application-fault",
-    702: "gpu-application-fault",
-    710: "gpu-application-fault",
-    715: "gpu-application-fault",
-    716: "gpu-application-fault",
-    719: "gpu-application-fault",
-    802: "fabric-not-ready",
-    803: "libcuda-kernel-mismatch",
-    804: "compat-not-supported-on-gpu",
-    805: "mps-daemon-unreachable",
-    999: "cuda-unknown-error",
-}
-"""CUDA's error numbers -> finding; those below 50 that 5.0 to 10.0 gave other meanings included."""
-
 # Printed after any failure, whatever its cause: it counts where nothing else is known.
 HINTS = (
     (
@@ -325,11 +275,29 @@ HINTS = (
         ),
     ),
     # the banner of NVIDIA's images; the reason stands on a line of its own, if it is known
-    ("driver-too-old", re.compile(r"compatibility mode is UNAVAILABLE")),
+    (
+        "driver-too-old",
+        re.compile(
+            r"compatibility mode is UNAVAILABLE|minimum required NVIDIA driver", re.IGNORECASE
+        ),
+    ),
+    ("driver-not-loaded", re.compile(r"kernel driver does not appear to be running")),
+    (
+        "fabric-not-ready",
+        re.compile(
+            r"^(?!.*(?:NOTHING_TO_DO|no NVSwitch))"
+            r".*fabric ?manager.{0,80}\b(?:failed|not running|inactive|FAILURE)",
+            re.IGNORECASE,
+        ),
+    ),
+    ("cuda-unknown-error", re.compile(r"CUDA failed to initialize|failed to initialize CUDA")),
 )
 ALIASES = {
-    "crio": "handler", "docker": "handler", "shim": "handler",
-    "driver_library": "library", "node": "device", "spec": "step", "why": "reason",
+    "crio": "handler", "docker": "handler", "shim": "handler", "oci": "handler",
+    "driver_library": "library", "node": "device", "named": "device", "asked": "device",
+    "spec": "step", "why": "reason",
     "hook": "step", "exit": "reason", "direct": "step", "not": "reason",
 }  # fmt: skip
 """Groups of the patterns -> what the finding calls them."""
+
+NAMES = tuple(dict.fromkeys(name for name, _ in (*ERRORS, *GENERAL)))
