@@ -10,34 +10,16 @@ from __future__ import annotations
 
 import re
 
-# -- that something is not there, as programs of any language say it -----------------------------
-_FAILED_TO = r"(?:can ?not|can.?t|could ?n.?t|could not|fail(?:ed|ure)? to|unable to)"
-_CANNOT_GET = (
-    rf"{_FAILED_TO}(?: be)?(?: \w+)? (?:load|open|dlopen|find|found|locate|import|access)\w*"
+from gpudoctor.facts.node.runtime_error_words import (
+    ABSENT,
+    CANNOT_GET,
+    DRIVER_LIBRARY,
+    FAILED_TO,
+    NO_DRIVER,
+    NO_GPU,
+    NO_TOOL,
+    no_program,
 )
-_ABSENT = (
-    r"(?:not (?:be )?(?:found|available|installed|present|recogni[sz]ed)|no such file|missing"
-    r"|does ?n.?t exist|does not exist|ENOENT)"
-)
-_DRIVER_LIBRARY = (
-    r"(?:lib(?:cuda|nvidia-(?:ml|encode|ptxjitcompiler|opticalflow|nvvm)|nvcuvid|nvoptix)"
-    r"(?:\.so(?:\.\d{1,2})?)?(?![\w-]|\.so|\.\d)|\bNVML(?: shared)? library|\bnvml\.so"
-    r"|(?:CUDA|NVIDIA) driver(?: shared)? librar(?:y|ies)|\W(?:nv)?cuda\W{1,2} shared library)"
-)
-
-
-def _no_program(name: str) -> str:
-    """A shell, Go, Python, Node or a container engine does not find a program."""
-    return (
-        rf"(?:not found|no such file or directory|spawn|{_CANNOT_GET})[:\s]+[\"'`]?(?:/\S*/)?{name}"
-        rf"(?![\w-])"
-        rf"|(?<![\w-]){name}\\?[\"'`]?\W{{1,3}}(?:(?:is|was|command|executable|program|stat|exec)\b"
-        rf"[^:]{{0,80}}?\W{{1,2}})?{_ABSENT}"
-        rf"|\bno {name} in\b"
-    )
-
-
-_NO_TOOL = _no_program(r"nvidia-(?:container-(?:runtime-hook|runtime|toolkit|cli)|ctk)")
 
 # The first that fits a line names it: the special before the general.
 ERRORS: tuple[tuple[str, str], ...] = (
@@ -63,7 +45,10 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"NVIDIA driver on your system is too old"
         r"|\b(?:nvidia|cuda|gpu|display)\b.{0,40}\bdriver\b.{0,40}"
         r"\b(?:too old|out ?dated|out.of.date|(?:older|lower|less) than)"
-        r"|your (?:nvidia )?driver is too old"
+        r"|your (?:nvidia )?driver is too old|\binsufficient (?:CUDA |NVIDIA )?driver"
+        r"|\brequires? .{0,40}\bdriver\b.{0,40}(?:>=|or (?:newer|later|higher|above)|at least)"
+        r".{0,60}\b(?:found|but|have|current\w*|detected|installed|got)\b"
+        r"|\bdriver\b.{0,60}(?:does not|doesn.t) support CUDA"
         r"|driver (?:version )?does ?(?:n.t| not) support the required (?:nvenc|nvdec|cuda) API",
     ),
     (
@@ -76,11 +61,15 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r".{0,40}\b(?:is not|not|isn.t|un)(?: yet)? ?(?:supported|compatible|available)"
         r"|no (?:device|GPU|kernel) code (?:compatible|available|for)"
         r"|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ARCH_MISMATCH"
+        r"|compute capability.{0,60}"
+        r"\b(?:not supported|unsupported|no longer supported|too (?:low|old))"
+        r"|unsupported (?:GPU |CUDA )?(?:compute capability|architecture)"
         r"|\bonly supports? (?:Turing|Ampere|Ada|Hopper|Blackwell)\w* (?:GPUs )?or newer",
     ),
     (
         "cgroup-device-access-lost",
-        r"/dev/nvidia(?:ctl|\d+)\b.*operation not permitted",
+        r"/dev/nvidia(?:ctl|\d+)\b.*operation not permitted"
+        r"|operation not permitted.{0,20}/dev/nvidia(?:ctl|\d+)\b",
     ),
     (
         "host-driver-libs-missing",
@@ -89,8 +78,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|nvidia-container-cli: initialization error: cannot open shared object"
         r"|failed to locate (?P<driver_library>libcuda\.so[\w.]*): .*not found"
         r"|library libcuda\.so\.\d{3}\.[\d.]+: not found"
-        rf"|(?:nvidia-ctk|CDI spec|driver root)\b.*(?:{_CANNOT_GET}.{{0,40}}{_DRIVER_LIBRARY}"
-        rf"|{_DRIVER_LIBRARY}.{{0,60}}{_ABSENT})",
+        rf"|(?:nvidia-ctk|CDI spec|driver root)\b.*(?:{CANNOT_GET}.{{0,40}}{DRIVER_LIBRARY}"
+        rf"|{DRIVER_LIBRARY}.{{0,60}}{ABSENT})",
     ),
     (
         "driver-not-loaded",
@@ -100,7 +89,9 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"\bdriver[ _]?(?:is )?not[ _]?loaded"
         r"|NVML_?Error_?Driver_?Not_?Loaded|(?:error_|\bErr)driver_?not_?loaded"
         r"|modprobe: FATAL: Module nvidia not found"
-        r"|NVIDIA (?:kernel )?(?:module|driver)s? .{0,20}(?:not loaded|not running)"
+        r"|nvidia(?:[-_]\w+|\.ko)?'? (?:kernel )?(?:module|driver)s? .{0,20}"
+        r"not (?:loaded|running|built)"
+        r"|kernel module '?nvidia(?:\.ko)?'? (?:is )?not (?:found|loaded)"
         r"|/dev/nvidiactl\b.{0,20}no such file|/proc/driver/nvidia/version\b.{0,20}no such file",
     ),
     (
@@ -122,6 +113,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|failed to find runtime handler (?P<crio>\S+) from runtime list"
         r"|RuntimeHandler \"(?P<shim>[^\"]+)\" not supported"
         r"|unknown(?: or invalid)? runtime(?: name:| specified) ?\"?(?P<docker>[\w.-]+)"
+        r"|(?:unknown|invalid|unsupported|no such) (?:OCI )?runtime(?: handler)?\W{1,4}"
+        r"(?P<cri>nvidia[\w-]*)"
         r"|runtime(?: handler)?[:\s]+\\?[\"'`]?(?P<oci>nvidia[\w-]*)\\?[\"'`]?:? "
         r"(?:is |was )?(?:not (?:found|supported|configured|known)|unknown|invalid)",
     ),
@@ -133,13 +126,13 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|failed to stat CDI host device \"(?P<node>[^\"]+)\""
         # an engine without CDI takes the device's name for a file
         rf"|(?P<named>[\w-]*\.?nvidia\.com/\w+=[\w:.-]+)[\"'`]?\W.{{0,40}}?"
-        rf"(?:{_ABSENT}|unknown|unresolvable|not registered)"
-        rf"|(?:unknown|no such|unregistered|{_CANNOT_GET}|{_FAILED_TO} resolve)\W.{{0,40}}?"
+        rf"(?:{ABSENT}|unknown|unresolvable|not registered)"
+        rf"|(?:unknown|no such|unregistered|{CANNOT_GET}|{FAILED_TO} resolve)\W.{{0,40}}?"
         r"(?P<asked>[\w-]*\.?nvidia\.com/\w+=[\w:.-]+)",
     ),
     (
         "toolkit-not-installed",
-        rf"{_NO_TOOL}|failed to discover GPU vendor from CDI: no known GPU vendor"
+        rf"{NO_TOOL}|failed to discover GPU vendor from CDI: no known GPU vendor"
         r"|could not select device driver \"[^\"]*\" with capabilities: \[\[[^\]]*gpu",
     ),
     (
@@ -186,13 +179,13 @@ ERRORS: tuple[tuple[str, str], ...] = (
     (
         "driver-libs-not-injected",
         rf"^(?!.*(?:nvidia-container-cli|nvidia-ctk)).*?"
-        rf"(?:{_CANNOT_GET}.{{0,40}}?{_DRIVER_LIBRARY}"
-        rf"|{_DRIVER_LIBRARY}.{{0,60}}?(?:{_ABSENT}|{_CANNOT_GET}))"
-        r"|Found no NVIDIA driver on your system|Could not find cuda drivers on your machine"
+        rf"(?:{CANNOT_GET}.{{0,40}}?{DRIVER_LIBRARY}"
+        rf"|{DRIVER_LIBRARY}.{{0,60}}?(?:{ABSENT}|{CANNOT_GET}))"
+        rf"|{NO_DRIVER}"
         r"|(?:initiali[sz]e|init|load) NVML: ?could not load|could not load NVML"
         r"|NVML doesn.?t exist on this system|libcuda\.so cannot found"
         r"|The NVIDIA Driver was not detected\."
-        rf"|{_no_program('nvidia-smi')}",
+        rf"|{no_program('nvidia-smi')}|'nvidia-smi' is not a typo",
     ),
     (
         "module-signature-rejected",
@@ -200,7 +193,11 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|Loading of (?:unsigned module|module with \w+ key) is rejected"
         r"|Lockdown: .*unsigned module loading is restricted",
     ),
-    ("nouveau-bound", r"Nouveau kernel driver is currently in use"),
+    (
+        "nouveau-bound",
+        r"nouveau (?:kernel )?(?:driver|module) is (?:currently )?(?:in use|loaded)"
+        r"|kernel driver in use: nouveau",
+    ),
     (
         "no-devices",
         r"No devices were found|No CUDA GPUs are available|No devices found\. Waiting indefinitely"
@@ -208,12 +205,7 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|could not insert '?nvidia\w*'?: No such device"
         r"|None of the NVIDIA devices were (?:probed|init)"
         r"|nvidia-container-cli: device error: .*unknown device"
-        r"|^(?!.*(?:fall(?:ing)? ?back|\bCPU\b)).*(?:"
-        r"\b(?:no|zero|0) (?:[\w-]+ ){0,2}?(?:CUDA|NVIDIA)(?:[- ](?:capable|compatible|enabled))?"
-        r"(?: GPUs?| devices?| cards?)+(?: (?:was|were|is|are|could be))?"
-        r" (?:found|detected|available|present|visible)"
-        r"|(?:found|detected) (?:no|zero|0) (?:CUDA|NVIDIA)(?:[- ]\w+)? ?(?:GPUs?|devices?|cards?)"
-        r"|no compatible CUDA devices?)",
+        rf"|{NO_GPU}",
     ),
     (
         "device-ordinal-invalid",
@@ -237,10 +229,20 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|Requested amount of GPU memory .* could not be allocated"
         r"|No available memory for the cache blocks|Free memory on device .* is less than desired"
         r"|Not enough memory\. Please try to increase --mem-fraction-static"
-        r"|\b(?:insufficient|not enough) (?:free )?(?:GPU|CUDA|device|VRAM)\w* memory",
+        r"|\b(?:insufficient|not enough) (?:free )?(?:(?:GPU|CUDA|device)\w* memory|VRAM)"
+        r"|^(?!.*(?:pinned|host|NCCL (?:WARN|INFO)|not a failure))"
+        r".*(?:failed|unable) to allocate\b.{0,60}"
+        r"\b(?:CUDA\d* buffer|on (?:the )?GPU|GPU memory|VRAM)",
     ),
     ("nvlink-error", r"Invalid access of peer GPU memory over nvlink"),
     ("cuda-unknown-error", r"CUDA unknown error"),
+    (
+        "mps-daemon-unreachable",
+        rf"(?:{CANNOT_GET}|failed to (?:connect to|reach)).{{0,20}}\bMPS (?:control )?"
+        r"(?:daemon|server)"
+        r"|\bMPS (?:control )?(?:daemon|server).{0,30}"
+        r"\b(?:not running|unreachable|not found|refused)",
+    ),
 )  # fmt: skip
 
 # What neither a cause above nor an answer of CUDA or NVML explains.
@@ -278,7 +280,8 @@ HINTS = (
     (
         "driver-too-old",
         re.compile(
-            r"compatibility mode is UNAVAILABLE|minimum required NVIDIA driver", re.IGNORECASE
+            r"compatibility mode is UNAVAILABLE|minimum required NVIDIA driver",
+            re.IGNORECASE,
         ),
     ),
     ("driver-not-loaded", re.compile(r"kernel driver does not appear to be running")),
@@ -286,7 +289,8 @@ HINTS = (
         "fabric-not-ready",
         re.compile(
             r"^(?!.*(?:NOTHING_TO_DO|no NVSwitch))"
-            r".*fabric ?manager.{0,80}\b(?:failed|not running|inactive|FAILURE)",
+            r".*(?:fabric ?manager.{0,80}\b(?:failed|not running|inactive|FAILURE)"
+            r"|failed to start.{0,40}fabric ?manager)",
             re.IGNORECASE,
         ),
     ),
@@ -294,6 +298,7 @@ HINTS = (
 )
 ALIASES = {
     "crio": "handler", "docker": "handler", "shim": "handler", "oci": "handler",
+    "cri": "handler",
     "driver_library": "library", "node": "device", "named": "device", "asked": "device",
     "spec": "step", "why": "reason",
     "hook": "step", "exit": "reason", "direct": "step", "not": "reason",
