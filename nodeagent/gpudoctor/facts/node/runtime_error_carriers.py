@@ -71,7 +71,9 @@ _SPOKEN = _Alternatives(
     r" *(?:$|[).,;:!'\"\]]| (?:in|at|on|from)\b)",
 )
 
-_OF_CUDA = re.compile(r"(?i:cuda(?!-container)|cudnn|cublas|nvrtc|nvenc|nvdec)|\bcu[A-Z]\w{2,}")
+_OF_CUDA = re.compile(
+    r"(?i:cuda(?!-container)|cudnn|cublas|nvrtc|nvenc|nvdec|\.cuh?\b)|\bcu[A-Z]\w{2,}"
+)
 _OF_NCCL = re.compile(r"NCCL (?:WARN|INFO)")
 _OF_THE_CLI = "nvidia-container-cli"
 

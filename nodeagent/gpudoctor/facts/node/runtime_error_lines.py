@@ -16,6 +16,17 @@ _MAX_LINE = 4096
 _MAX_TEXT = 400
 _MAX_CAUSES = 256
 
+# One of these, in lower case, stands in any line that the patterns and tables know.
+_SIGNS = (
+    "cuda", "nvidia", "nvml", "cudnn", "cublas", "gpu", "accelerator", "driver", "fail", "error",
+    "not found", "no such", "not supported", "could", "cannot", "unable", "invalid", "unknown",
+    "illegal", "of memory", "of_memory", "oom", "enough", "available memory", "free memory",
+    "exhausted", "ptx", "sm_", "kernel", "nouveau", "rejected", "inotify", "too many open",
+    "capable", "no device", "uncorrectable", "launch", "misaligned", "assert", "program counter",
+    "address space", "initiali", "combination", "compatib", "mps ", "stub", "insufficient", "err!",
+    "reset", "recovery action", "fabric", "cdi", "unsatisfied", "not permitted", "library", "cumem",
+)  # fmt: skip
+
 _Patterns = tuple[tuple[str, re.Pattern[str]], ...]
 
 _CAUSES = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in ERRORS)
@@ -25,6 +36,9 @@ _GENERAL = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in
 def recognise(line: str) -> RecognisedError | None:
     """Return the cause that a line names, None for any other line."""
     line = line[:_MAX_LINE]
+    small = line.lower()
+    if not any(sign in small for sign in _SIGNS):
+        return None
     if (found := _by_pattern(line, _CAUSES)) is not None:
         return found
     name = cuda_answer(line) or nvml_answer(line)

@@ -73,9 +73,12 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "host-driver-libs-missing",
-        r"nvidia-container-cli: initialization error: load library failed: (?P<library>lib[\w.-]+)"
+        r"nvidia-container-cli(?:\.real)?: initialization error: "
+        r"load library failed: (?P<library>lib[\w.-]+)"
         r"|load library failed: libnvidia-ml\.so"
-        r"|nvidia-container-cli: initialization error: cannot open shared object"
+        # of the host, or below the driver root that the toolkit was given
+        r"|nvidia-container-cli(?:\.real)?: initialization error: "
+        r"(?:cannot open shared object|change root failed: no such file)"
         r"|failed to locate (?P<driver_library>libcuda\.so[\w.]*): .*not found"
         r"|library libcuda\.so\.\d{3}\.[\d.]+: not found"
         rf"|(?:nvidia-ctk|CDI spec|driver root)\b.*(?:{CANNOT_GET}.{{0,40}}{DRIVER_LIBRARY}"
@@ -96,16 +99,16 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "driver-not-usable",
-        r"nvidia-container-cli: (?:initialization|detection|mount|ldcache) error: "
+        r"nvidia-container-cli(?:\.real)?: (?:initialization|detection|mount|ldcache) error: "
         r"(?:driver|driver rpc|rpc) error|driver rpc error"
         # nvidia-persistenced, where the module is loaded and no GPU answers
         r"|Failed to query NVIDIA devices\. Please ensure"
         r"|NVIDIA-SMI has failed because you do not have suff?i?c?ient permissions"
         # this program runs on the host, where no container's device rules can be the cause
-        r"|nvidia-container-cli: (?:.* error: )?nvml error: ?unknown error"
+        r"|nvidia-container-cli(?:\.real)?: (?:.* error: )?nvml error: ?unknown error"
         r"|initialize NVML: ?N/A"
         r"|nvml error: ?insufficient permissions"
-        r"|nvidia-container-cli: .*timed out",
+        r"|nvidia-container-cli(?:\.real)?: .*timed out",
     ),
     (
         "runtime-handler-missing",
@@ -125,10 +128,10 @@ ERRORS: tuple[tuple[str, str], ...] = (
         # the spec names a device node that has gone since it was written
         r"|failed to stat CDI host device \"(?P<node>[^\"]+)\""
         # an engine without CDI takes the device's name for a file
-        rf"|(?P<named>[\w-]*\.?nvidia\.com/\w+=[\w:.-]+)[\"'`]?\W.{{0,40}}?"
+        rf"|(?P<named>(?<![\w.-])(?:[\w-]+\.)?nvidia\.com/\w+=[\w:.-]+)[\"'`]?\W.{{0,40}}?"
         rf"(?:{ABSENT}|unknown|unresolvable|not registered)"
         rf"|(?:unknown|no such|unregistered|{CANNOT_GET}|{FAILED_TO} resolve)\W.{{0,40}}?"
-        r"(?P<asked>[\w-]*\.?nvidia\.com/\w+=[\w:.-]+)",
+        r"(?P<asked>(?<![\w.-])(?:[\w-]+\.)?nvidia\.com/\w+=[\w:.-]+)",
     ),
     (
         "toolkit-not-installed",
@@ -204,7 +207,7 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|CUDA driver initialization failed, you might not have a CUDA gpu"
         r"|could not insert '?nvidia\w*'?: No such device"
         r"|None of the NVIDIA devices were (?:probed|init)"
-        r"|nvidia-container-cli: device error: .*unknown device"
+        r"|nvidia-container-cli(?:\.real)?: device error: .*unknown device"
         rf"|{NO_GPU}",
     ),
     (
@@ -253,7 +256,7 @@ GENERAL: tuple[tuple[str, str], ...] = (
     ),
     (
         "toolkit-setup-failed",
-        r"nvidia-container-cli: (?P<step>[a-z]+) error: (?P<reason>[^:\\]{1,120})"
+        r"nvidia-container-cli(?:\.real)?: (?P<step>[a-z]+) error: (?P<reason>[^:\\]{1,120})"
         r"|failed to generate (?P<spec>CDI spec)(?:ification)?: (?:.*: )?(?P<why>[^:\"\\]{1,120})"
         r"|error executing hook [`'\"]?\S*/(?P<hook>nvidia-c[\w-]+)[`'\"]? "
         r"\((?P<exit>[^)]{1,40})\)"

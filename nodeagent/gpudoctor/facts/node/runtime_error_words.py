@@ -23,13 +23,19 @@ NO_DRIVER = (
     rf"|(?:\bno|missing|without(?: an?)?|{CANNOT_GET}) (?:\w+ )?(?:CUDA|NVIDIA) drivers?\b"
     r"(?! (?:version|API|process))"
 )
+_NOT_THE_GPU = (
+    r"(?! (?:memory|resources?|process\w*|code|nodes?|metrics|operator|plugin|labels?|support|name"
+    r"|usage|utili[sz]ation|driver|stats|model))"
+)
 # that there is no GPU, where the program does not go on without
 NO_GPU = (
-    r"^(?!.*(?:fall(?:ing|s)? ?back|\bCPU\b|NCCL (?:INFO|WARN)|nodes are available|preemption)).*(?:"
+    r"^(?!.*(?:fall(?:ing|s)? ?back|\bCPU\b|NCCL (?:INFO|WARN)|nodes are available|preemption)).*"
+    r"(?:"
     r"\b(?:no|zero|0) (?:[^\s:]+ ){0,4}?"
     r"(?:GPUs?|accelerators?|(?:CUDA|NVIDIA)[- ](?:capable|compatible|enabled|GPU|device|card)\w*"
-    r"|active driver\(s\))(?! (?:memory|resources?|process\w*|code|nodes?|metrics|operator|labels?|support))"
-    r".{0,60}?\b(?:found|detected|available|present|visible)\b"
+    rf"|active driver\(s\)){_NOT_THE_GPU}.{{0,60}}?\b(?:found|detected|available|present|visible)\b"
+    rf"|{FAILED_TO} (?:find|detect|locate|access|see|discover)\w* (?:\w+ ){{0,3}}?"
+    rf"(?:GPUs?|CUDA devices?|NVIDIA (?:GPU|device|card)s?)\b{_NOT_THE_GPU}"
     r"|\b(?:GPUs?|CUDA(?: devices?)?|NVIDIA (?:GPU|device|card)s?) (?:is |are |was |were )?"
     r"(?:not (?:found|detected|available|accessible)|unavailable\b)"
     r"|(?:found|detected|sees?) (?:no|zero|0) (?:\w+ )?(?:GPUs?\b|CUDA|NVIDIA)"
