@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gpudoctor.facts.node.runtime_error_carriers import cuda_answer, nvml_answer
-from gpudoctor.facts.node.runtime_error_texts import ALIASES, ERRORS, GENERAL, HINTS
+from gpudoctor.facts.node.runtime_error_texts import ALIASES, ERRORS, GENERAL, HINTS, NO_HINT
 from gpudoctor.facts.node.runtime_errors import RecognisedError
 
 _MAX_LINE = 4096
@@ -71,15 +71,17 @@ def recognise_all(lines: Iterable[str]) -> Iterator[tuple[int, RecognisedError]]
     """Return the recognised lines with their numbers, from 1, the first of each cause."""
     seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     hint: tuple[int, RecognisedError] | None = None
+    hinted = True
     for number, line in enumerate(lines, 1):
         found = recognise(line)
         if found is None:
-            if hint is None and (hinted := _hint(line[:_MAX_LINE])) is not None:
-                hint = number, hinted
+            hinted = hinted and NO_HINT not in line
+            if hint is None and (told := _hint(line[:_MAX_LINE])) is not None:
+                hint = number, told
             continue
         key = found.name, tuple(sorted(found.values.items()))
         if key not in seen and len(seen) < _MAX_CAUSES:
             seen.add(key)
             yield number, found
-    if hint is not None and not seen:
+    if hint is not None and hinted and not seen:
         yield hint

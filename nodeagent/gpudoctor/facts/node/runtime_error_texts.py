@@ -107,7 +107,7 @@ ERRORS: tuple[tuple[str, str], ...] = (
         # this program runs on the host, where no container's device rules can be the cause
         r"|nvidia-container-cli(?:\.real)?: (?:.* error: )?nvml error: ?unknown error"
         r"|initialize NVML: ?N/A"
-        r"|nvml error: ?insufficient permissions"
+        r"|\bnvml(?: error)?: ?insufficient permissions"
         r"|nvidia-container-cli(?:\.real)?: .*timed out",
     ),
     (
@@ -144,7 +144,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"(?:too many open files|no space left on device|EMFILE|ENOSPC)"
         r"|inotify_(?:init1?|add_watch)\b.*(?:too many open files|no space left|EMFILE|ENOSPC)"
         r"|(?:EMFILE|ENOSPC).{0,60}(?:inotify|watchers)"
-        r"|inotify (?:instances?|watches) limit|limit (?:of|on|for) inotify",
+        r"|inotify (?:instances?|watches) limit|limit (?:of|on|for) inotify"
+        r"|inotify (?:resources|instances|watches) (?:are )?(?:exhausted|used up)",
     ),
     (
         "gpu-lost",
@@ -194,6 +195,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         "module-signature-rejected",
         r"Key was rejected by service|could not insert '?nvidia[\w-]*'?: Required key not available"
         r"|Loading of (?:unsigned module|module with \w+ key) is rejected"
+        r"|not signed by a (?:trusted key|key that)"
+        r"|kernel module load error: (?:operation not permitted|required key)"
         r"|Lockdown: .*unsigned module loading is restricted",
     ),
     (
@@ -260,6 +263,7 @@ GENERAL: tuple[tuple[str, str], ...] = (
         r"|failed to generate (?P<spec>CDI spec)(?:ification)?: (?:.*: )?(?P<why>[^:\"\\]{1,120})"
         r"|error executing hook [`'\"]?\S*/(?P<hook>nvidia-c[\w-]+)[`'\"]? "
         r"\((?P<exit>[^)]{1,40})\)"
+        r"|ERROR:? \S*nvidia-container-runtime: (?P<trouble>[^:\\]{1,120})"
         r"|invoking the NVIDIA (?P<direct>Container Runtime Hook) directly "
         r".* is (?P<not>not supported)",
     ),
@@ -291,20 +295,21 @@ HINTS = (
     (
         "fabric-not-ready",
         re.compile(
-            r"^(?!.*(?:NOTHING_TO_DO|no NVSwitch))"
-            r".*(?:fabric ?manager.{0,80}\b(?:failed|not running|inactive|FAILURE)"
+            r"(?:fabric ?manager.{0,80}\b(?:failed|not running|inactive|FAILURE)"
             r"|failed to start.{0,40}fabric ?manager)",
             re.IGNORECASE,
         ),
     ),
     ("cuda-unknown-error", re.compile(r"CUDA failed to initialize|failed to initialize CUDA")),
 )
+# A machine without switches has no fabric to manage: what its manager says is no hint.
+NO_HINT = "NV_WARN_NOTHING_TO_DO"
 ALIASES = {
     "crio": "handler", "docker": "handler", "shim": "handler", "oci": "handler",
     "cri": "handler",
     "driver_library": "library", "node": "device", "named": "device", "asked": "device",
     "spec": "step", "why": "reason",
-    "hook": "step", "exit": "reason", "direct": "step", "not": "reason",
+    "hook": "step", "exit": "reason", "trouble": "reason", "direct": "step", "not": "reason",
 }  # fmt: skip
 """Groups of the patterns -> what the finding calls them."""
 
