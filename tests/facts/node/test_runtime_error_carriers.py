@@ -35,7 +35,9 @@ def upper(name: str) -> str:
     ],
 )
 def test_a_name_in_any_form(finding: str, name: str, form: str) -> None:
-    assert cuda_answer(form.format(name, upper(name))) == finding
+    line = form.format(name, upper(name))
+    assert cuda_answer(line) == finding
+    assert recognise(line) is not None
 
 
 @pytest.mark.parametrize(("finding", "code"), CODES)
@@ -55,6 +57,7 @@ def test_a_name_in_any_form(finding: str, name: str, form: str) -> None:
 def test_a_number_beside_a_word_for_error(finding: str, code: int, form: str) -> None:
     if code >= 30 or "common.cu" not in form:
         assert cuda_answer(form.format(code)) == finding
+        assert recognise(form.format(code)) is not None
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,18 @@ def test_a_number_beside_a_word_for_error(finding: str, code: int, form: str) ->
 )  # fmt: skip
 def test_a_sentence_or_a_name_in_words(finding: str, text: str) -> None:
     assert cuda_answer(text) == finding
+    assert recognise(text) is not None
+
+
+def test_each_sentence_is_found_in_its_line() -> None:
+    for status in CUDA:
+        if status.alone:
+            sentence = re.sub(
+                r"\(\?:(\w[^|)]*)\|?[^)]*\)\??|\[(.)[^]]*\]|\?", r"\1\2", status.sentence
+            )
+            found = recognise(f"it failed: {sentence}")
+            assert found is not None, sentence
+            assert found.name == status.finding
 
 
 @pytest.mark.parametrize(

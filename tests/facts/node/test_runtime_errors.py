@@ -27,7 +27,7 @@ WELL = json.loads(
 )
 
 
-@pytest.mark.parametrize("case", WELL, ids=[case["source"] for case in WELL])
+@pytest.mark.parametrize("case", WELL, ids=[case["text"][:50] for case in WELL])
 def test_what_a_good_start_prints_is_no_error(case: dict[str, str]) -> None:
     assert list(recognise_all(case["text"].splitlines())) == []
 
@@ -263,3 +263,96 @@ def test_the_plugins_hint_counts_where_nothing_else_is_known() -> None:
     names = [[found.name for _, found in recognise_all(lines)] for lines in
              ([hint], [error, hint], [hint, error])]  # fmt: skip
     assert names == [["driver-libs-not-injected"], ["driver-not-loaded"], ["driver-not-loaded"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("driver-libs-not-injected", "FileNotFoundError: [Errno 2] No such file or directory: "
+         "'nvidia-smi'"),
+        ("driver-libs-not-injected", "fork/exec: /usr/bin/nvidia-smi: no such file or directory"),
+        ("driver-libs-not-injected", "which: no nvidia-smi in (/usr/bin:/bin)"),
+        ("driver-libs-not-injected", "dlopen failed: unable to load libcuda.so.1"),
+        ("driver-libs-not-injected", "NVIDIA driver is not installed"),
+        ("driver-libs-not-injected", "no NVIDIA driver was found"),
+        ("toolkit-not-installed", "nvidia-ctk: command not found"),
+        ("toolkit-not-installed", 'exec: "nvidia-container-cli": executable file not found'),
+        ("host-driver-libs-missing", "nvidia-ctk: could not find libnvidia-ml.so.1 in driver root"),
+        ("cdi-device-not-in-spec", 'device "nvidia.com/gpu=GPU-1" does not exist'),
+        ("runtime-handler-missing", 'unknown runtime handler "nvidia"'),
+        ("runtime-handler-missing", 'runtime "nvidia-cdi" is not configured'),
+        ("driver-too-old", "This build requires NVIDIA driver 550 or newer, but 535.183.01 found"),
+        ("driver-too-old", "your CUDA driver is older than the runtime"),
+        ("driver-too-old", "insufficient CUDA driver: 11040"),
+        ("no-code-for-gpu", "sm_120 is not supported by this build"),
+        ("no-code-for-gpu", "CUDA capability 3.5 is no longer supported"),
+        ("no-code-for-gpu", "nvcc fatal : Unsupported gpu architecture 'compute_120'"),
+        ("no-code-for-gpu", "RuntimeError: FlashAttention only supports Ampere GPUs or newer."),
+        ("driver-not-loaded", "kernel module nvidia is not loaded"),
+        ("driver-not-loaded", "open /dev/nvidiactl: no such file or directory"),
+        ("cgroup-device-access-lost", "open /dev/nvidia0: operation not permitted"),
+        ("inotify-limit", "ENOSPC: System limit for number of file watchers reached"),
+        ("inotify-limit", "Failed to allocate directory watch: Too many open files"),
+        ("module-signature-rejected", "Lockdown: modprobe: unsigned module loading is restricted"),
+        ("nouveau-bound", "        Kernel driver in use: nouveau"),
+        ("no-devices", "AssertionError: CUDA unavailable, invalid device 0 requested"),
+        ("no-devices", "ERROR: found 0 CUDA devices"),
+        ("no-devices", "RuntimeError: No GPU found. A GPU is needed for quantization."),
+        ("device-ordinal-invalid", "ValueError: invalid CUDA device id"),
+        ("gpu-out-of-memory", "unable to allocate CUDA0 buffer of size 4294967296"),
+        ("mps-daemon-unreachable", "Cannot find MPS control daemon process"),
+    ],
+)  # fmt: skip
+def test_the_same_meaning_in_other_words(name: str, text: str) -> None:
+    found = recognise(text)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Detected NVML platform: found NVML library",
+        "Successfully opened dynamic library libcuda.so.1",
+        "found nvidia-smi at /usr/bin/nvidia-smi",
+        "nvidia-smi exited with code 0",
+        "Could not load dynamic library 'libcudart.so.11.0'; dlerror: cannot open shared object",
+        "ImportError: libcudnn.so.8: cannot open shared object file: No such file or directory",
+        "NVIDIA driver version 550.54.15 found, cuDNN 9.1 found",
+        "using nvidia-container-runtime from /usr/bin",
+        "injected nvidia.com/gpu=0 from /etc/cdi/nvidia.yaml",
+        "runtime nvidia configured in /etc/containerd/config.toml",
+        "requires NVIDIA driver 550 or newer",
+        "driver 580.95.05 is newer than the runtime",
+        "Building CUDA kernels for sm_80;sm_90",
+        "compute capability 9.0, VMM: yes",
+        "Compute capability < 7.5 detected! Only slow 8-bit matmul is supported for your GPU!",
+        "CUDA kernels will be jit-compiled from PTX for compute capability 12.0",
+        "kernel module nvidia_peermem loaded",
+        "/dev/nvidiactl: crw-rw-rw- root root 195, 255",
+        "watcher: 3 files changed",
+        "too many open files in table users",
+        "module verification failed: signature and/or required key missing - tainting kernel",
+        "Kernel driver in use: nvidia",
+        "WARNING: No GPU/TPU found, falling back to CPU.",
+        "CUDA is not available, using CPU",
+        "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. No preemption victims found",
+        "no GPU memory was allocated before, 80 GiB available",
+        "No CUDA toolkit found. gsplat will be disabled.",
+        "GPU operator not found in namespace gpu-operator",
+        "valid CUDA device id 0",
+        "failed to allocate pinned host memory, using pageable for CUDA0 buffer",
+        "MPS control daemon started",
+        "nvidia-fabricmanager.service: Succeeded",
+    ],
+)
+def test_words_that_are_near_and_mean_no_error(text: str) -> None:
+    assert list(recognise_all([text])) == []
+
+
+def test_a_manager_with_no_switch_to_manage_is_no_hint() -> None:
+    failed = "nvidia-fabricmanager.service: Control process exited, status=1/FAILURE"
+    nothing = "request to query NVSwitch device failed: Nothing to do [NV_WARN_NOTHING_TO_DO]"
+    assert [found.name for _, found in recognise_all([failed])] == ["fabric-not-ready"]
+    assert list(recognise_all([nothing, failed])) == []
+    assert list(recognise_all([failed, nothing])) == []

@@ -19,12 +19,14 @@ _MAX_CAUSES = 256
 # One of these, in lower case, stands in any line that the patterns and tables know.
 _SIGNS = (
     "cuda", "nvidia", "nvml", "cudnn", "cublas", "gpu", "accelerator", "driver", "fail", "error",
-    "not found", "no such", "not supported", "could", "cannot", "unable", "invalid", "unknown",
-    "illegal", "of memory", "of_memory", "oom", "enough", "available memory", "free memory",
-    "exhausted", "ptx", "sm_", "kernel", "nouveau", "rejected", "inotify", "too many open",
-    "capable", "no device", "uncorrectable", "launch", "misaligned", "assert", "program counter",
+    "not able", "not found", "no such", "not supported", "could", "cannot", "unable", "invalid",
+    "unknown", "illegal", "of memory", "of_memory", "oom", "enough", "available memory",
+    "free memory", "exhausted", "ptx", "sm_", "kernel", "nouveau", "rejected", "inotify", "watch",
+    "enospc", "emfile", "restricted", "not signed", "call to cu", "too many open", "capable",
+    "no device", "uncorrectable", "launch", "misaligned", "assert", "program counter",
     "address space", "initiali", "combination", "compatib", "mps ", "stub", "insufficient", "err!",
-    "reset", "recovery action", "fabric", "cdi", "unsatisfied", "not permitted", "library", "cumem",
+    "reset", "recovery action", "fabric", "cdi", "unsatisfied", "not permitted", "library",
+    "cumem",
 )  # fmt: skip
 
 _Patterns = tuple[tuple[str, re.Pattern[str]], ...]

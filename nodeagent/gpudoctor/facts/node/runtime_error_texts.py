@@ -21,6 +21,11 @@ from gpudoctor.facts.node.runtime_error_words import (
     no_program,
 )
 
+_ARCHITECTURE = (
+    r"(?:\bsm_?\d{2,3}[af]?\b|\bcompute_\d{2,3}\b"
+    r"|\b(?:compute|CUDA)[ -](?:cap|capability|arch|architecture)\b)"
+)
+
 # The first that fits a line names it: the special before the general.
 ERRORS: tuple[tuple[str, str], ...] = (
     (
@@ -57,13 +62,12 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|PyTorch no longer supports this GPU"
         r"|invalid value for --gpu-architecture|Unsupported gpu architecture"
         r"|Value 'sm_\d+\w?' is not defined"
-        r"|(?:\bsm_?\d{2,3}[af]?\b|\bcompute_\d{2,3}\b|CUDA (?:arch|architecture|capability) \S+)"
-        r".{0,40}\b(?:is not|not|isn.t|un)(?: yet)? ?(?:supported|compatible|available)"
+        rf"|{_ARCHITECTURE}.{{0,60}}?\b(?:not|isn.t|no longer|un)(?: yet)? ?"
+        r"(?:supported|compatible|available)"
+        rf"|{_ARCHITECTURE}.{{0,40}}\btoo (?:low|old)\b"
+        r"|unsupported (?:GPU |CUDA )?(?:compute capability|architecture)"
         r"|no (?:device|GPU|kernel) code (?:compatible|available|for)"
         r"|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ARCH_MISMATCH"
-        r"|compute capability.{0,60}"
-        r"\b(?:not supported|unsupported|no longer supported|too (?:low|old))"
-        r"|unsupported (?:GPU |CUDA )?(?:compute capability|architecture)"
         r"|\bonly supports? (?:Turing|Ampere|Ada|Hopper|Blackwell)\w* (?:GPUs )?or newer",
     ),
     (

@@ -23,20 +23,21 @@ NO_DRIVER = (
     rf"|(?:\bno|missing|without(?: an?)?|{CANNOT_GET}) (?:\w+ )?(?:CUDA|NVIDIA) drivers?\b"
     r"(?! (?:version|API|process))"
 )
+_GPUS = r"(?:GPUs?|CUDA devices?|NVIDIA (?:GPU|device|card)s?)"
 _NOT_THE_GPU = (
     r"(?! (?:memory|resources?|process\w*|code|nodes?|metrics|operator|plugin|labels?|support|name"
     r"|usage|utili[sz]ation|driver|stats|model))"
 )
+_SEEN = "found|detected|available|present|visible|matched"
 # that there is no GPU, where the program does not go on without
 NO_GPU = (
     r"^(?!.*(?:fall(?:ing|s)? ?back|\bCPU\b|NCCL (?:INFO|WARN)|nodes are available|preemption)).*"
-    r"(?:"
-    r"\b(?:no|zero|0) (?:[^\s:]+ ){0,4}?"
-    r"(?:GPUs?|accelerators?|(?:CUDA|NVIDIA)[- ](?:capable|compatible|enabled|GPU|device|card)\w*"
-    rf"|active driver\(s\)){_NOT_THE_GPU}.{{0,60}}?\b(?:found|detected|available|present|visible)\b"
-    rf"|{FAILED_TO} (?:find|detect|locate|access|see|discover)\w* (?:\w+ ){{0,3}}?"
-    rf"(?:GPUs?|CUDA devices?|NVIDIA (?:GPU|device|card)s?)\b{_NOT_THE_GPU}"
-    r"|\b(?:GPUs?|CUDA(?: devices?)?|NVIDIA (?:GPU|device|card)s?) (?:is |are |was |were )?"
+    r"(?:\b(?:no|zero|0) (?:[^\s:]+ ){0,4}?(?:GPUs?|accelerators?|compute devices?"
+    r"|active driver\(s\)|(?:CUDA|NVIDIA)[- ](?:capable|compatible|enabled|GPU|device|card)\w*)"
+    rf"{_NOT_THE_GPU}.{{0,60}}?\b(?:{_SEEN})\b"
+    rf"|(?:not able to|{FAILED_TO}) (?:find|detect|locate|access|see|use|discover)\w* "
+    rf"(?:\w+ ){{0,3}}?{_GPUS}\b{_NOT_THE_GPU}"
+    rf"|\b(?:CUDA|{_GPUS}) (?:is |are |was |were )?"
     r"(?:not (?:found|detected|available|accessible)|unavailable\b)"
     r"|(?:found|detected|sees?) (?:no|zero|0) (?:\w+ )?(?:GPUs?\b|CUDA|NVIDIA)"
     r"|requires? at least (?:1|one) (?:CUDA |NVIDIA )?GPU\b|no compatible CUDA devices?)"
