@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from gpudoctor.checking import Result
 from gpudoctor.facts.nccl.model import GdrDistance, Line, NcclLog, NetUse
 from gpudoctor.report import Severity
-from gpudoctor_checks.nccl_log import CHECKS, draft, is_set, several
+from gpudoctor_checks.nccl_log import CHECKS, draft, is_set, lines_of, several
 from gpudoctor_checks.nccl_network import SOCKET, TCP_PLUGINS
 
 _LOST = "Without it each byte is copied through host memory: up to a third or a half of the rail"
@@ -21,6 +21,10 @@ _ACROSS = {
     "PHB": " (the way leads through the CPU)",
 }
 _NEVER = (SOCKET, *TCP_PLUGINS)
+_NO_GDR_THERE = (
+    "The plugin says that it is not supported here. Of EC2's instance types only those of the P"
+    " series from p4d on have it, and on these the plugin stops instead"
+)
 _FATAL = (
     "completion", "async", "modify-qp", "memory-registration", "duplicate-gpu", "version-mismatch",
     "imex", "gpu-memory", "shm-full",
@@ -200,9 +204,11 @@ def unexplained(log: NcclLog) -> Iterator[Result]:
     bare = {use.host for use in picture.uses} == set(hosts) and log.gdr == "none"
     if bare:
         broken = bool(log.of_kind(*_FATAL))
+        told = [event for event in log.of_kind("ofi-no-gdr") if event.host in ("", *hosts)]
+        by_design = log.no_gdr_by_design or (_NO_GDR_THERE if told else "")
         why = (
-            f"{log.no_gdr_by_design}: nothing is to be repaired"
-            if log.no_gdr_by_design
+            f"{by_design}: nothing is to be repaired"
+            if by_design
             else "The log does not say why: run again with NCCL_DEBUG=INFO"
             " NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH"
         )
@@ -211,9 +217,10 @@ def unexplained(log: NcclLog) -> Iterator[Result]:
             "gdr-not-used",
             f"No channel of {several(hosts, 'host')} uses GPUDirect RDMA. {why}. {_LOST} rate is"
             " lost.",
-            lines,
+            [*lines_of(told), *lines],
             hosts=hosts,
-            severity=Severity.INFO if broken or log.no_gdr_by_design else None,
+            values={"reason": "it is not there" if by_design else "the log does not say why"},
+            severity=Severity.INFO if broken or by_design else None,
         )
         return
     nics = sorted({use.nic for use in picture.without if use.host in hosts})

@@ -264,15 +264,16 @@ def ifname_no_match(log: NcclLog) -> Iterator[Result]:
     if not events or not (wanted or log.of_kind("ifname")):
         return
     value = wanted[0].value if wanted else ""
+    hosts = [host for host in hosts_of(events) if host]
     said = f"NCCL_SOCKET_IFNAME={value} matches no" if value else "There is no usable"
+    where = several(hosts, "host") or "a host that the line does not name"
     yield draft(
         log,
         "nccl-ifname-no-match",
-        f"{said} interface on {several(hosts_of(events), 'host')}: NCCL cannot even open its"
-        " control connections.",
+        f"{said} interface on {where}: NCCL cannot even open its control connections.",
         [*lines_of(events), *(setting.line for setting in wanted)],
-        hosts=hosts_of(events),
-        values={"value": value or "?"},
+        hosts=hosts,
+        values={"value": value or "as set", "hosts": where},
     )
 
 

@@ -702,7 +702,7 @@ def test_flight_recorders_name_who_did_not_join() -> None:
         ("Cuda failure 'no CUDA-capable device is detected'", "no-devices"),
         ("Cuda failure 101 'invalid device ordinal'", "device-ordinal-invalid"),
         ("Cuda failure 1 'invalid argument'", "nccl-error"),
-        ("Cuda failure 'initialization error'", "nccl-error"),
+        ("Cuda failure 'initialization error'", "cuda-unknown-error"),
     ],
 )  # fmt: skip
 def test_what_cuda_says_has_its_own_name(said: str, name: str) -> None:
@@ -791,3 +791,49 @@ def test_a_network_that_is_forced_is_named() -> None:
     lines.append(a.info("Comm config netName reset to NCCL_NET=Socket"))
     report = diagnose(lines)
     assert "NCCL_NET=Socket forces it" in report.findings[0].detail
+
+
+def _efa_without_gdr(*said: str) -> list[str]:
+    ranks = pair()
+    lines = start(ranks, network="AWS Libfabric", adapters=None)
+    for rank in ranks:
+        peer = 1 - rank.rank
+        lines += [rank.info(f"NET/OFI {text}") for text in said]
+        for way in (
+            f"{peer}[0] -> {rank.rank}[0] [receive]",
+            f"{rank.rank}[0] -> {peer}[0] [send]",
+        ):
+            lines.append(rank.info(f"Channel 00/0 : {way} via NET/AWS Libfabric/0"))
+    return lines
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Could not disable CUDA API usage for HMEM, disabling GDR",
+        "Need to force simple protocol: GDR not supported",
+    ],
+)
+def test_a_plugin_that_says_gdr_is_not_supported_is_not_at_fault(said: str) -> None:
+    (found,) = [f for f in diagnose(_efa_without_gdr(said)).findings if f.name == "gdr-not-used"]
+    assert found.severity == "info"
+    assert "nothing is to be repaired" in found.detail
+
+
+@pytest.mark.parametrize(
+    "said", ["Need to force simple protocol: byte delivery ordering not supported", "Initializing"]
+)
+def test_a_plugin_that_says_something_else_explains_no_missing_gdr(said: str) -> None:
+    (found,) = [f for f in diagnose(_efa_without_gdr(said)).findings if f.name == "gdr-not-used"]
+    assert found.severity == "warning"
+
+
+def test_an_error_that_pytorch_quotes_counts_where_nobody_else_told_it() -> None:
+    quoted = ["RuntimeError: NCCL error in: x.cpp:1", "Last error:",
+              "Bootstrap : no socket interface found"]  # fmt: skip
+    assert diagnose(quoted).roots == ("nccl-ifname-no-match",)
+    told = pair()[0].warn("Bootstrap : no socket interface found", "bootstrap.cc:37")
+    (found,) = [f for f in diagnose([told, *quoted]).findings if f.name == "nccl-ifname-no-match"]
+    assert "on node-a" in found.detail
+    other = ["RuntimeError: NCCL error in: x.cpp:1", "nvshmem: No socket interface found"]
+    assert "nccl-ifname-no-match" not in names(diagnose(other))

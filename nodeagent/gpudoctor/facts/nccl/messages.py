@@ -35,6 +35,11 @@ _VERSION = re.compile(rb"NCCL version (\d+\.\d+[\w.]*)")
 
 _ADDRESS = re.compile(rb"Using [^ :]+:([0-9A-Fa-f.:]+)<")
 
+BARE_WORDS = (b": no socket interface found", b"FI_HMEM capability requires RDMA, which")
+"""What is worth reading in lines that do not name NCCL: the error that PyTorch quotes below
+"Last error:", and libfabric's own lines.
+"""
+
 _EVENTS_LIMIT = 1 << 14
 _PER_PLACE_LIMIT = 1 << 12
 _IN_PROGRESS = 7
@@ -55,6 +60,7 @@ class Book:
         self.hca_gdr: dict[tuple[str, str, str], HcaGdr] = {}
         self.distances: dict[tuple[str, str, str], tuple[GdrDistance, Process]] = {}
         self.events: dict[tuple[str, ...], Occurrence] = {}
+        self._bare: dict[str, Occurrence] = {}
         self.addresses: dict[str, str] = {}
         """Address of the control connections -> host."""
         self._retired: dict[tuple[str, int, int], Process] = {}
@@ -90,6 +96,13 @@ class Book:
         """Whether any line of NCCL's start-up was read."""
         return self._starts_seen or self.communicators.starts_seen
 
+    @property
+    def occurrences(self) -> list[Occurrence]:
+        """What happened; what somebody without a name tells counts if nobody else told it."""
+        kinds = {occurrence.kind for occurrence in self.events.values()}
+        bare = [occurrence for kind, occurrence in self._bare.items() if kind not in kinds]
+        return [*self.events.values(), *bare]
+
     def add(self, process: Process) -> None:
         """Take up a process that was heard for the first time."""
         self.processes[process] = None
@@ -124,7 +137,12 @@ class Book:
         return False
 
     def read_bare(self, line: bytes) -> bool:
-        """Read a line that is no record: True when it was NCCL's version banner."""
+        """Read a line that is no record: True when it was NCCL's version banner, or what its
+        plugin's library or PyTorch says for it.
+        """
+        if any(words in line for words in BARE_WORDS):
+            self._bare_symptom(line)
+            return True
         if b"NCCL version " in line and b"error" not in line:
             banner = _BARE_VERSION.search(line)
             if banner is not None:
@@ -134,6 +152,17 @@ class Book:
                 self._starts_seen = True
                 return True
         return False
+
+    def _bare_symptom(self, line: bytes) -> None:
+        """A symptom of a line that does not say who wrote it; the first of its kind is kept."""
+        found = symptoms.find(line)
+        if found is None or found[0].kind in self._bare:
+            return
+        kind, values = found[0].kind, found[1] | {"message": line[:200].decode("utf-8", "replace")}
+        at = self.lines_before + self.place.number
+        self._bare[kind] = occurrence = Occurrence(kind, "", values, at, "")
+        occurrence.count = 1
+        occurrence.lines.append(self.place.line())
 
     def _bootstrap(self, process: Process, record: Record) -> bool:
         timings = _TIMINGS.match(record.text)

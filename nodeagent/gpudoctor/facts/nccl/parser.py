@@ -142,7 +142,8 @@ class Parser:
         except ImportError:
             return None
         sieve = Sieve()
-        return Marker(LARGEST, (b"NCCL", reports.FLIGHT), _DULL), sieve
+        words = (b"NCCL", reports.FLIGHT, *messages.BARE_WORDS)
+        return Marker(LARGEST, words, _DULL), sieve
 
     def mark(self, part: Part) -> Marks | None:
         """See at once what is worth reading of a part; None where all its lines are to be looked
@@ -291,8 +292,16 @@ class Parser:
             self._read_prefixed(lines, self._number + 1)
         else:
             self._read_plain(lines, self._number + 1)
+        if any(words in piece for words in messages.BARE_WORDS):
+            self._read_bare(lines)
         self._forget()
         return len(lines)
+
+    def _read_bare(self, lines: list[bytes]) -> None:
+        """Read those lines of a piece that do not name NCCL and are worth it."""
+        for number, line in enumerate(lines, self._number + 1):
+            if b"NCCL" not in line and any(words in line for words in messages.BARE_WORDS):
+                self._slow(number, line, line, b"")
 
     def _read_plain(self, lines: list[bytes], first: int) -> None:
         heads = self._speakers.heads

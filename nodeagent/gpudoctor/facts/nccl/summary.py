@@ -72,7 +72,7 @@ def summarise(parser: Parser) -> NcclLog:
         distances=tuple(
             _distance(fact, process, book) for fact, process in book.distances.values()
         ),
-        events=tuple(_event(occurrence, largest) for occurrence in book.events.values()),
+        events=tuple(_event(occurrence, largest) for occurrence in book.occurrences),
         failed=tuple((p.host, p.failed) for p in book.processes if p.failed is not None)[:_KEPT],
         work=parser.work.found(),
         gave_up_first=parser.work.gave_up_first,

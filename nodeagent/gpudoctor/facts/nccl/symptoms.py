@@ -77,6 +77,10 @@ SYMPTOMS: tuple[Symptom, ...] = (
     _symptom("merge-nics", b"different number of devices"),
     # Plugins and the choice of network
     _symptom("ofi-gdr", b"GDR disabled on GDR-supported instance type", rb"type (?P<type>\S+)"),
+    # No failure: of such an instance type, or such a card, it is the property.
+    _symptom("ofi-no-gdr", b"Could not disable CUDA API usage for HMEM, disabling GDR"),
+    _symptom("ofi-no-gdr", b"Need to force simple protocol: GDR not supported"),
+    _symptom("ofi-no-gdr", b"FI_HMEM capability requires RDMA, which this device does not support"),
     _symptom("ofi-no-provider", b"No eligible providers were found"),
     _symptom("ofi-no-provider", b"Unable to find a protocol that worked"),
     _symptom("plugin-init", b"Initializing plugin failed"),
