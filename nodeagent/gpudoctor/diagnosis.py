@@ -3,7 +3,7 @@
 A finding explains another when its runbook says so and both concern the same pod, node or
 device; one found on a machine explains the same one where a pod shows it. A root is a finding of
 severity warning or above that no other present one explains. Where runbooks explain each other in
-a circle, the finding of the lower layer is the cause.
+a circle, the finding on a machine is the cause of the pod's, else that of the lower layer.
 """
 
 from __future__ import annotations
@@ -230,8 +230,17 @@ def _touches(draft: Draft) -> set[Subject]:
 
 
 def _break_circles(explains: dict[str, list[str]], drafts: dict[str, tuple[Draft, Entry]]) -> None:
-    """Drop each link that would close a circle, trying causes of the lowest layers first."""
-    order = sorted(explains, key=lambda key: (drafts[key][1].layer.depth, drafts[key][1].code, key))
+    """Drop each link that would close a circle: the machine and the lower layers are the cause.
+
+    That a program sees no GPU explains nothing about the node, where the node offers none; that
+    the node's own driver sees none explains why it offers none.
+    """
+
+    def causes_first(key: str) -> tuple[bool, int, str, str]:
+        draft, entry = drafts[key]
+        return draft.subject.kind not in _MACHINES, entry.layer.depth, entry.code, key
+
+    order = sorted(explains, key=causes_first)
     kept: dict[str, list[str]] = {key: [] for key in explains}
     for cause in order:
         for effect in explains[cause]:

@@ -127,6 +127,19 @@ PATTERNS: dict[str, _Pattern] = {
         r"libcuda\.so(?:\.1)?: cannot open|Found no NVIDIA driver on your system"
         r"|couldn't find libnvidia-ml",
     ),
+    # CUDA, PyTorch, nvidia-smi, JAX, TensorFlow and vLLM where the driver shows no device.
+    "no-gpu": _Pattern(
+        (
+            "cuda-capable device",
+            "no devices were found",
+            "cudaerrornodevice",
+            "cuda_error_no_device",
+            "cuda gpus are available",
+            "infer device type",
+        ),
+        r"no CUDA-capable device is detected|No devices were found|cudaErrorNoDevice"
+        r"|CUDA_ERROR_NO_DEVICE|No CUDA GPUs are available|Failed to infer device type",
+    ),
     # vLLM's start-up check, before it has taken any memory itself.
     "gpu-memory-taken": _Pattern(
         ("free memory on device",),
