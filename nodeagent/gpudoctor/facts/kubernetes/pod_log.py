@@ -180,6 +180,26 @@ PATTERNS: dict[str, _Pattern] = {
         r"|rendezvous.*(?:closed|timed? ?out)|RendezvousConnectionError",
         re.IGNORECASE,
     ),
+    # A name that nobody bears yet, or a port that nobody listens on, as the one who waits says it.
+    "peer-awaited": _Pattern(
+        (
+            "name or service not known",
+            "failure in name resolution",
+            "could not resolve",
+            "can't resolve",
+            "no such host",
+            "connection refused",
+            "no route to host",
+            "waiting for",
+            "tcpstore",
+            "clients joined",
+        ),
+        r"name or service not known|failure in name resolution|(?:could not|can't) resolve"
+        r"|no such host|connection refused|no route to host|waiting for clients|clients joined"
+        r"|waiting for (?:the )?(?:master|head|leader|workers?|peers?|other ranks?|launcher)\b"
+        r"|TCPStore.*timed out",
+        re.IGNORECASE,
+    ),
     "python-error": _Pattern(
         ("error: ", "exception: "),
         r"^(?:\[?rank\d+\]?:?\s*)?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception)): .+",
