@@ -318,7 +318,7 @@ def _size(cluster: Cluster, pod: Pod) -> _Size | None:
         job = next((one for one in found if one is not None), None)
         if job is not None and kind.group:
             return kind.by_object(job, pod)
-        owner = (pod.meta.owner or "").partition("/")
-        called = owner[0] if owner[2] == name else kind.kinds[0]
+        owner = (pod.meta.owner or "").partition("/")[0]
+        called = owner if owner in kind.kinds else kind.kinds[0]
         return kind.by_pod(pod, Subject(called, name, pod.meta.namespace))
     return None

@@ -152,10 +152,13 @@ def of_bound_pod(
 
 
 def of_bound_pods_job(pod: PodView, members: list[PodView]) -> Iterator[Step]:
-    """What follows the job's other pods: who failed first, then what is left to know."""
-    failed = [m for m in members if m.first_failure and m.metadata.name != pod.metadata.name]
+    """What follows the job's other pods: who failed first or does not start, then what is left."""
+    others = [m for m in members if m.metadata.name != pod.metadata.name]
+    failed = [m for m in others if m.first_failure]
     for member in sorted(failed, key=lambda m: m.first_failure or "")[:1]:
         yield from logs(member, telling_containers(member)[:1])
+    for member in [m for m in others if not m.is_ready and not m.has_run][:1]:
+        yield events_of(member)
     yield from logs(pod, telling_containers(pod)[1:2])
     yield from groups(pod)
     yield from networks(pod)
