@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from gpudoctor.checking import CheckSet, Result, finding
+from gpudoctor.checking import CheckSet, Draft, Result, finding
 from gpudoctor.facts.kubernetes import mentions
 from gpudoctor.facts.kubernetes.components import Trouble, troubles
 from gpudoctor.facts.kubernetes.membership import Membership
@@ -81,10 +81,13 @@ def waits_for_peer(situation: PodSituation) -> Iterator[Result]:
         spec = " ".join((*container.command, *container.args, *container.env.values()))
         words = spec if container.is_init else " ".join((spec, *(x.line.text for x in said)))
         field = "spec.initContainers" if container.is_init else "spec.containers"
+        status = pod.status_of(container.name)
         for peer in situation.peers:
-            why = _not_running(peer) if mentions.names(words, peer.meta.name) else None
-            if why is None:
+            why = _not_running(situation, peer)
+            if why is None or not any(mentions.names(words, name) for name in _called(peer)):
                 continue
+            if status is not None and status.ready and peer.phase != "Failed":
+                continue  # a container that is ready may have waited for it long ago
             yield finding(
                 "peer-pod-failed-first",
                 pod.subject,
@@ -102,37 +105,87 @@ def waits_for_peer(situation: PodSituation) -> Iterator[Result]:
             return
 
 
+_RAY_CLUSTER = "ray.io/cluster"
+_RAY_TYPE = "ray.io/node-type"
+
+
+def _called(pod: Pod) -> Iterator[str]:
+    """Yield the names by which others reach a member: its own, its host name, its service's."""
+    yield pod.meta.name
+    if pod.hostname:
+        yield pod.hostname
+    if pod.meta.labels.get(_RAY_TYPE) == "head":
+        yield f"{pod.meta.labels.get(_RAY_CLUSTER)}-head-svc"
+
+
 def _waiting(situation: PodSituation) -> Iterator[tuple[Container, str]]:
     """Yield the containers that wait for somebody, each with what it is called.
 
     An init container that runs on or fails; a main one whose log says that it reaches nobody.
     """
+    lines = situation.lines_of(*_WAITS)
     for status in situation.pod.statuses:
         container = situation.pod.container(status.name)
-        if container is None or status.ready:
+        if container is None:
             continue
-        if status.is_init and (status.state.kind == "running" or status.restarts):
-            yield container, "Init container"
-        elif not status.is_init:
-            lines = situation.lines_of(*_WAITS)
+        if not status.is_init:
             if any(line.container == status.name for line in lines):
                 yield container, "Container"
+        elif not status.ready and (status.state.kind == "running" or status.restarts):
+            yield container, "Init container"
 
 
-def _not_running(pod: Pod) -> Evidence | None:
-    """Why a member does not run, None where it does or has ended."""
+_INDEXES = (
+    "training.kubeflow.org/replica-index",
+    "batch.kubernetes.io/job-completion-index",
+    "jobset.sigs.k8s.io/job-index",
+)
+
+
+def _not_running(situation: PodSituation, pod: Pod) -> Evidence | None:
+    """Why a member does not run and will not by itself, None where it does or has ended well."""
+    path = pod.meta.path
+    if pod.phase == "Failed":
+        return None if _is_replaced(situation, pod) else _failure_of(pod)
     if pod.is_terminal:
         return None
     bad = next((trouble for trouble in troubles(pod) if trouble.kind != "init"), None)
     if bad is not None:
-        return Evidence(pod.meta.path, bad.field, f"{bad.reason}: {bad.message}".rstrip(": "))
+        return Evidence(path, bad.field, f"{bad.reason}: {bad.message}".rstrip(": "))
     refused = pod.condition("PodScheduled")
     if pod.node is None and pod.gates:
-        return Evidence(pod.meta.path, "spec.schedulingGates", ", ".join(pod.gates))
+        return Evidence(path, "spec.schedulingGates", ", ".join(pod.gates))
     if pod.node is None and refused is not None and refused.status == "False":
         said = refused.message or refused.reason
-        return Evidence(pod.meta.path, "status.conditions[PodScheduled]", said)
+        return Evidence(path, "status.conditions[PodScheduled]", said)
     return None
+
+
+def _failure_of(pod: Pod) -> Evidence:
+    bad = next(iter(troubles(pod)), None)
+    said = f"Failed: {pod.reason or 'a container ended badly'}"
+    if bad is not None:
+        said = f"Failed: {bad.container} ended with {bad.reason}, exit code {bad.exit_code}"
+    return Evidence(pod.meta.path, "status.phase", said)
+
+
+def _is_replaced(situation: PodSituation, pod: Pod) -> bool:
+    """Whether a member of the same role and number was made for one that failed."""
+    others = [
+        one
+        for one in (situation.pod, *situation.peers)
+        if one.meta.name != pod.meta.name and one.phase != "Failed"
+    ]
+    roles = {
+        key: value for key, value in pod.meta.labels.items() if "replica" in key or key in _INDEXES
+    }
+    made = pod.meta.created
+    return any(
+        all(one.meta.labels.get(key) == value for key, value in roles.items())
+        and one.meta.owner == pod.meta.owner
+        and (made is None or one.meta.created is None or one.meta.created > made)
+        for one in others
+    )
 
 
 # -- members that are not there ------------------------------------------------------------------
@@ -239,19 +292,47 @@ def _quota_is_used_up(situation: PodSituation, job: Membership) -> Iterator[Resu
 
 
 def _held_up(situation: PodSituation, job: Membership) -> Iterator[Result]:
-    """All members exist, and some do not start."""
+    """All members exist, and some have failed or do not start."""
+    others = [member for member in job.came if member.meta.name != situation.pod.meta.name]
     held = [
         (member, why)
-        for member in job.came
-        if member.meta.name != situation.pod.meta.name
-        and (why := _not_running(member)) is not None
-        and _is_old(situation, member)
+        for member in others
+        if _is_old(situation, member) and (why := _not_running(situation, member)) is not None
     ]
-    if not held:
+    if not held or 1 + len(others) - len(held) + job.ended >= job.wanted:
         return
+    failed = [(member, why) for member, why in held if member.phase == "Failed"]
+    if failed:
+        yield _failed_for_good(situation, job, *failed[0])
+    held = [pair for pair in held if pair not in failed]
+    if held:
+        yield _cannot_run(situation, job, held)
+
+
+def _failed_for_good(situation: PodSituation, job: Membership, member: Pod, why: Evidence) -> Draft:
+    pod = situation.pod
+    return finding(
+        "peer-pod-failed-first",
+        pod.subject,
+        f"{member.meta.name} of the same job has failed and is not made again; {job.job.kind} "
+        f"{job.job.name} wants {job.wanted} members, so this pod waits for it. Look there: "
+        f"gpudoctor check --pod {member.meta.short}",
+        why,
+        job.said,
+        values={"pod": pod.meta.short, "name": member.meta.short},
+        severity=Severity.WARNING,
+        related=(member.subject,),
+        awaits=(member.subject,),
+        leans_on=("Pod",),
+    )
+
+
+def _cannot_run(
+    situation: PodSituation, job: Membership, held: list[tuple[Pod, Evidence]]
+) -> Draft:
     pod = situation.pod
     names = ", ".join(member.meta.name for member, _ in held[:_SHOWN])
-    yield finding(
+    return finding(
         "rendezvous-member-missing",
         pod.subject,
         f"{job.job.kind} {job.job.name} wants {job.wanted} members, and {len(held)} of them "

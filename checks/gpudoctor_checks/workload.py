@@ -161,19 +161,19 @@ def oom_killed(situation: PodSituation) -> Iterator[Result]:
                 pod.meta.path, f"spec.containers[{status.name}].resources.limits.memory", shown
             ),
             values={"container": status.name, "pod": pod.meta.short, "limit": shown},
-            severity=_if_recovered(situation, status),
-            fix=None if limit else _OWN_LIMIT,
+            severity=if_recovered(situation, status),
+            fix=None if limit else OWN_LIMIT,
         )
         return
 
 
-_OWN_LIMIT = (
+OWN_LIMIT = (
     "Give the container a memory request and limit of its real need: without one it takes what the "
     "node has, and the kernel ends whom it finds first when that is used up."
 )
 
 
-def _if_recovered(situation: PodSituation, status: ContainerStatus) -> Severity | None:
+def if_recovered(situation: PodSituation, status: ContainerStatus) -> Severity | None:
     """A container that has been ready again for an hour keeps its old end as a warning, for a day
     as information.
     """

@@ -56,11 +56,7 @@ def read(cluster: Cluster, pod: Pod, peers: tuple[Pod, ...]) -> Membership | Non
     if size is None or size.wanted < 2:
         return None
     there = [one for one in (pod, *peers) if size.counts(one)]
-    came = tuple(
-        one
-        for one in there
-        if one.phase != "Failed" and (one.phase == "Succeeded" or not one.meta.deleted)
-    )
+    came = tuple(one for one in there if one.is_terminal or not one.meta.deleted)
     succeeded = sum(one.phase == "Succeeded" for one in came)
     return Membership(
         job=size.job,
@@ -103,12 +99,12 @@ def _of_object(
     )
 
 
-def _kubeflow(job: JsonObject, _pod: Pod) -> _Size | None:
+def _kubeflow(job: JsonObject, pod: Pod) -> _Size | None:
     spec = fields.mapping(job, "spec")
     key = next((name for name in spec if name.endswith("ReplicaSpecs")), "")
     roles = {role: _number(body, "replicas", 1) for role, body in fields.mapping(spec, key).items()}
-    if fields.text(job, "kind") == "MPIJob":
-        # The launcher is made when the workers are there, and none of them waits for it.
+    if fields.text(job, "kind") == "MPIJob" and _role(pod) != "launcher":
+        # The launcher may be made when the workers are there, and none of them waits for it.
         roles.pop("Launcher", None)
     ended = sum(
         fields.integer(job, "status", "replicaStatuses", role, "succeeded") or 0 for role in roles
@@ -123,7 +119,7 @@ def _kubeflow(job: JsonObject, _pod: Pod) -> _Size | None:
         sum(roles.values()),
         f"spec.{key}.*.replicas",
         value,
-        counts=lambda pod: _role(pod) in named,
+        counts=lambda one: _role(one) in named,
         ended=ended,
     )
 

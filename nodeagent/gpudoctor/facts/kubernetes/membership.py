@@ -13,10 +13,11 @@ from gpudoctor.report import Evidence, Subject
 class Membership(msgspec.Struct, frozen=True, kw_only=True):
     """The job of a pod, and how many of its members there are.
 
-    `wanted` is how many it needs to work, `came` those that exist or have ended well, the pod
-    itself among them. `said` is where the number stands, `by_object` whether that is the job's
-    own object. `whole` says that every pod of the job is in the input. `conditions` are the
-    job's, `started` is when the newest of its pods was made.
+    `wanted` is how many it needs to work, `came` those that exist, ended ones and the pod itself
+    among them, `ended` how many more have ended well and are gone. `said` is where the number
+    stands, `by_object` whether that is the job's own object. `whole` says that every pod of the
+    job is in the input. `conditions` are the job's, `started` is when the newest of its pods was
+    made.
     """
 
     job: Subject

@@ -190,13 +190,12 @@ PATTERNS: dict[str, _Pattern] = {
             "no such host",
             "connection refused",
             "no route to host",
-            "waiting for",
+            "waiting for ",
             "tcpstore",
             "clients joined",
         ),
         r"name or service not known|failure in name resolution|(?:could not|can't) resolve"
-        r"|no such host|connection refused|no route to host|waiting for clients|clients joined"
-        r"|waiting for (?:the )?(?:master|head|leader|workers?|peers?|other ranks?|launcher)\b"
+        r"|no such host|connection refused|no route to host|waiting for |clients joined"
         r"|TCPStore.*timed out",
         re.IGNORECASE,
     ),

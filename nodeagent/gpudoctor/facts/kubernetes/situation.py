@@ -17,6 +17,7 @@ from gpudoctor.facts.kubernetes import (
     quotas,
     resources,
     scheduler_message,
+    volume_claims,
 )
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.components import Component
@@ -28,6 +29,7 @@ from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.pod_log import LogLine
 from gpudoctor.facts.kubernetes.quotas import ResourceQuota
 from gpudoctor.facts.kubernetes.scheduler_message import SchedulerMessage
+from gpudoctor.facts.kubernetes.volume_claims import VolumeClaim
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.report import PREVIOUS, Evidence, Subject
 
@@ -90,10 +92,12 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[Attachment, ...] = ()
     networks: tuple[NetworkDefinition, ...] = ()
     owner_events: tuple[Event, ...] = ()
+    node_events: tuple[Event, ...] = ()
     bypassing: tuple[Pod, ...] = ()
     held_unhealthy: tuple[HeldDevice, ...] = ()
     nccl: NcclLog | None = None
     membership: Membership | None = None
+    volume_claims: tuple[VolumeClaim, ...] = ()
     scope: Scope = Scope()
     now: datetime | None = None
 
@@ -207,10 +211,12 @@ def read(
             cluster.of_kind("k8s.cni.cncf.io", "NetworkAttachmentDefinition")
         ),
         owner_events=_owner_events(cluster, pod),
+        node_events=tuple(cluster.events_of("Node", pod.node, None)) if pod.node else (),
         bypassing=_bypassing(cluster, pod),
         held_unhealthy=() if pod.node else cluster.derived(_held_unhealthy),
         nccl=_nccl_of(pod, node, job_log or read_nccl((pod, *peers), logs)),
         membership=_membership(cluster, pod, peers),
+        volume_claims=volume_claims.read(cluster, pod),
         scope=cluster.scope,
         now=cluster.now,
     )

@@ -169,8 +169,11 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     (
         "no-devices",
         r"No devices were found|no CUDA-capable device is detected|cudaErrorNoDevice"
-        r"|CUDA_ERROR_NO_DEVICE|No CUDA GPUs are available|No devices found\. Waiting indefinitely"
-        r"|nvidia-container-cli: device error: .*unknown device",
+        r"|CUDA_ERROR_NO_DEVICE|No CUDA GPUs are available|No devices found\. Waiting indefinitely",
+    ),
+    (
+        "device-list-stale",
+        r"nvidia-container-cli(?:\.real)?: device error: (?P<device>\S+): unknown device",
     ),
     (
         "device-ordinal-invalid",

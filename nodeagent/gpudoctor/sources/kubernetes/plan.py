@@ -139,6 +139,7 @@ def of_bound_pod(
     told = _told(pod, events)
     telling = telling_containers(pod)
     yield from logs(pod, telling[:1])
+    yield from node_out_of_memory(pod)
     yield from claims(pod, node=pod.spec.node_name)
     yield from claims_beside(pod, neighbours)
     yield from _admission(told)
@@ -149,6 +150,14 @@ def of_bound_pod(
         yield Get(kinds.RUNTIME_CLASS, pod.spec.runtime_class_name)
     refused = _DEVICE_WORDS.search(told) is not None
     yield from software_logs(pod, [node] if node else [], neighbours, refused=refused)
+
+
+def node_out_of_memory(pod: PodView) -> Iterator[Step]:
+    """What the node says of its own memory, where a container was killed and nothing says why."""
+    if pod.was_killed:
+        fields = f"involvedObject.kind=Node,involvedObject.name={pod.spec.node_name}"
+        # Events about what has no namespace lie in this one.
+        yield List(kinds.EVENT, "default", fields=f"{fields},reason=SystemOOM", settles=False)
 
 
 def of_bound_pods_job(pod: PodView, members: list[PodView]) -> Iterator[Step]:
