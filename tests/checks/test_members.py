@@ -338,3 +338,80 @@ class TestMainContainerWaits:
     def test_two_that_wait_for_each_other(self) -> None:
         report = self.waiting(state={"waiting": {"reason": "ContainerCreating"}})
         assert "image-pull-failing" not in loud(report)
+
+
+class TestFailedMembers:
+    FAILED = "peer-pod-failed-first"
+
+    def failed(self, **more: Any) -> Object:
+        end = {"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": OLD}}
+        return worker(
+            phase="Failed", statuses=[k8s.container_status(state=end)], conditions=[], **more
+        )
+
+    def test_failed_for_good(self) -> None:
+        report = asked(master({"WORLD_SIZE": "2"}), self.failed())
+        assert report.roots == (self.FAILED,)
+        found = finding_of(report, self.FAILED)
+        assert told(found) == ("warning", "certain", "Pod/team/train-0")
+        assert "main ended with Error, exit code 1" in shown(found)
+
+    def test_another_was_made_for_it(self) -> None:
+        fresh = {"creationTimestamp": "2026-11-20T07:30:00Z", "labels": labels("worker")}
+        again = member("train-worker-0b", {}, meta=fresh)
+        report = asked(master({"WORLD_SIZE": "2"}), self.failed(), again)
+        assert report.verdict is Verdict.HEALTHY
+
+    def test_enough_are_left(self) -> None:
+        job = pytorch_job(2, elasticPolicy={"minReplicas": 1})
+        report = asked(master(), self.failed(), worker(1), job)
+        assert report.verdict is Verdict.HEALTHY
+
+    def test_launcher_that_waits_in_a_loop(self) -> None:
+        launcher = member("train-launcher", {f"{KUBEFLOW}/job-name": "train"})
+        log = "waiting for sshd on train-worker-0.train.team.svc\n"
+        logs = {"team/train-launcher/main": log}
+        report = asked(launcher, self.failed(), pod="team/train-launcher", logs=logs)
+        assert report.roots == (self.FAILED,)
+
+    def test_launcher_that_waited_and_runs(self) -> None:
+        launcher = member("train-launcher", {f"{KUBEFLOW}/job-name": "train"})
+        log = "waiting for sshd on train-worker-0.train.team.svc\nstep 1 loss 3\n"
+        logs = {"team/train-launcher/main": log}
+        report = asked(launcher, worker(), pod="team/train-launcher", logs=logs)
+        assert report.verdict is Verdict.HEALTHY
+
+
+class TestOtherNames:
+    """Members are reached by their services and host names, which the pod's name need not be."""
+
+    def waiting(self, words: str, tags: Object) -> Object:
+        init = k8s.container("wait", args=[words])
+        return member(
+            "train-worker-x",
+            tags,
+            state={"waiting": {"reason": "PodInitializing"}},
+            phase="Pending",
+            spec={"initContainers": [init]},
+            status={
+                "initContainerStatuses": [
+                    k8s.container_status("wait", state={"running": {"startedAt": OLD}})
+                ]
+            },
+        )
+
+    def test_head_of_a_ray_cluster(self) -> None:
+        tags = {"ray.io/cluster": "rc", "ray.io/node-type": "worker"}
+        head = member("rc-head-9x", tags | {"ray.io/node-type": "head"}, state=IMAGE)
+        pod = self.waiting("ray health-check --address rc-head-svc.team.svc:6379", tags)
+        report = asked(pod, head, pod="team/train-worker-x")
+        assert report.roots == ("image-pull-failing",)
+        other = self.waiting("ray health-check --address rc2-head-svc:6379", tags)
+        report = asked(other, head, pod="team/train-worker-x")
+        assert "image-pull-failing" not in loud(report)
+
+    def test_host_name_of_an_indexed_job(self) -> None:
+        tags = {"batch.kubernetes.io/job-name": "train"}
+        leader = member("train-0-7xk2p", tags, state=IMAGE, spec={"hostname": "train-0"})
+        pod = self.waiting("until nc -z train-0.train 29500; do sleep 1; done", tags)
+        assert asked(pod, leader, pod="team/train-worker-x").roots == ("image-pull-failing",)
