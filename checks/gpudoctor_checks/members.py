@@ -195,7 +195,12 @@ def _is_replaced(situation: PodSituation, pod: Pod) -> bool:
 def members_missing(situation: PodSituation) -> Iterator[Result]:
     """The pod runs, and its job has fewer members than it needs, or some that cannot run."""
     job = situation.membership
-    if job is None or not _depends_on_others(situation) or _came_once(situation, job):
+    if not _depends_on_others(situation):
+        return
+    if job is None:
+        yield from _may_wait(situation)
+        return
+    if _came_once(situation, job):
         return
     if job.missing and not job.whole:
         yield Unknown(
@@ -207,6 +212,31 @@ def members_missing(situation: PodSituation) -> Iterator[Result]:
         yield from _quota_is_used_up(situation, job)
     if not job.missing or not job.whole:
         yield from _held_up(situation, job)
+
+
+# Jobs whose own object says how many members they need; their pods alone do not.
+_SIZED = {
+    "ray.io/cluster": "RayCluster",
+    "jobset.sigs.k8s.io/jobset-name": "JobSet",
+    "training.kubeflow.org/job-name": "PyTorchJob",
+    "volcano.sh/job-name": "Job",
+}
+
+
+def _may_wait(situation: PodSituation) -> Iterator[Result]:
+    """Another pod of the job cannot run, and nothing in the input says whether the job needs it."""
+    labels = situation.pod.meta.labels
+    job = next(((kind, labels[one]) for one, kind in _SIZED.items() if one in labels), None)
+    if job is None or situation.scope.has_all(job[0]):
+        return
+    for peer in situation.peers:
+        if peer.phase != "Failed" and _is_old(situation, peer) and _not_running(situation, peer):
+            yield Unknown(
+                f"whether this pod waits for {peer.meta.name}",
+                f"that one cannot run, and {job[0]} {job[1]}, which says how many members it "
+                "needs, is not in the input",
+            )
+            return
 
 
 def _depends_on_others(situation: PodSituation) -> bool:

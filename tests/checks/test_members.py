@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -415,3 +415,32 @@ class TestOtherNames:
         leader = member("train-0-7xk2p", tags, state=IMAGE, spec={"hostname": "train-0"})
         pod = self.waiting("until nc -z train-0.train 29500; do sleep 1; done", tags)
         assert asked(pod, leader, pod="team/train-worker-x").roots == ("image-pull-failing",)
+
+
+class TestSizeIsNotKnown:
+    TAGS: ClassVar[Object] = {"ray.io/cluster": "rc"}
+
+    def report(self, *more: Object, complete: bool = False) -> Report:
+        message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+        waiting = member(
+            "rc-w",
+            self.TAGS,
+            node=None,
+            phase="Pending",
+            statuses=[],
+            conditions=k8s.pending(message),
+        )
+        return asked(member("train-0", self.TAGS), waiting, *more, complete=complete)
+
+    def test_without_the_job_in_a_part_of_the_input(self) -> None:
+        report = self.report()
+        assert report.verdict is Verdict.UNKNOWN
+        assert [gap.what for gap in report.unknown] == ["whether this pod waits for rc-w"]
+
+    def test_where_owners_are_left_out(self) -> None:
+        assert self.report(complete=True).verdict is Verdict.HEALTHY
+
+    def test_job_that_needs_none(self) -> None:
+        job = OTHER_JOBS["ray"][0]
+        job = {**job, "metadata": {**job["metadata"], "name": "rc"}, "spec": {}}
+        assert self.report(job).verdict is Verdict.HEALTHY

@@ -51,9 +51,9 @@ class _Size(msgspec.Struct, frozen=True):
 
 
 def read(cluster: Cluster, pod: Pod, peers: tuple[Pod, ...]) -> Membership | None:
-    """Return the job of the pod; None where none of a fixed size of two or more is known."""
+    """Return the job of the pod, None where its size is not known; one that is over wants none."""
     size = _size(cluster, pod)
-    if size is None or size.wanted < 2:
+    if size is None or (size.wanted < 2 and not size.by_object):
         return None
     there = [one for one in (pod, *peers) if size.counts(one)]
     came = tuple(one for one in there if one.is_terminal or not one.meta.deleted)
@@ -196,9 +196,19 @@ def _batch(job: JsonObject, _pod: Pod) -> _Size | None:
     spec = fields.mapping(job, "spec")
     if fields.text(spec, "completionMode") != "Indexed":
         return None
-    wanted = _of_template(spec)
-    ended = fields.integer(job, "status", "succeeded") or 0
-    return _of_object(job, wanted, "spec.parallelism (Indexed)", str(wanted), ended=ended)
+    completions = fields.integer(spec, "completions")
+    done = fields.integer(job, "status", "succeeded") or 0
+    wanted = _number(spec, "parallelism", 1)
+    if completions is not None:
+        wanted = min(wanted, completions - done)
+    path = "spec.parallelism (Indexed)"
+    return _of_object(job, wanted, path, str(wanted), counts=lambda one: one.phase != "Succeeded")
+
+
+def _nobody(job: JsonObject) -> _Size:
+    """The size of a job that is over, suspended, or has no fixed one."""
+    data = parse.meta(job)
+    return _Size(data.subject, 0, Evidence(data.path, "spec", "no fixed number of members"))
 
 
 def _number(value: JsonObject, name: str, default: int) -> int:
@@ -313,7 +323,7 @@ def _size(cluster: Cluster, pod: Pod) -> _Size | None:
         found = (cluster.one(kind.group, one, name, pod.meta.namespace) for one in kind.kinds)
         job = next((one for one in found if one is not None), None)
         if job is not None and kind.group:
-            return kind.by_object(job, pod)
+            return kind.by_object(job, pod) or _nobody(job)
         owner = (pod.meta.owner or "").partition("/")[0]
         called = owner if owner in kind.kinds else kind.kinds[0]
         return kind.by_pod(pod, Subject(called, name, pod.meta.namespace))

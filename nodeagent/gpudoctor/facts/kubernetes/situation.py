@@ -17,19 +17,17 @@ from gpudoctor.facts.kubernetes import (
     quotas,
     resources,
     scheduler_message,
-    volume_claims,
 )
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.components import Component
 from gpudoctor.facts.kubernetes.config_maps import KubeletConfig, RdmaPool
 from gpudoctor.facts.kubernetes.membership import Membership
-from gpudoctor.facts.kubernetes.model import Event, Node, Occupant, Pod, Scope
+from gpudoctor.facts.kubernetes.model import Event, Node, Occupant, Pod, Scope, VolumeClaim
 from gpudoctor.facts.kubernetes.networks import Attachment, NetworkDefinition
 from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.pod_log import LogLine
 from gpudoctor.facts.kubernetes.quotas import ResourceQuota
 from gpudoctor.facts.kubernetes.scheduler_message import SchedulerMessage
-from gpudoctor.facts.kubernetes.volume_claims import VolumeClaim
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.report import PREVIOUS, Evidence, Subject
 
@@ -216,10 +214,18 @@ def read(
         held_unhealthy=() if pod.node else cluster.derived(_held_unhealthy),
         nccl=_nccl_of(pod, node, job_log or read_nccl((pod, *peers), logs)),
         membership=_membership(cluster, pod, peers),
-        volume_claims=volume_claims.read(cluster, pod),
+        volume_claims=_volume_claims(cluster, pod),
         scope=cluster.scope,
         now=cluster.now,
     )
+
+
+def _volume_claims(cluster: Cluster, pod: Pod) -> tuple[VolumeClaim, ...]:
+    if pod.node or not any(volume.claim for volume in pod.volumes):
+        return ()
+    from gpudoctor.facts.kubernetes import volume_claims  # imported late: few wait for a volume
+
+    return volume_claims.read(cluster, pod)
 
 
 def _membership(cluster: Cluster, pod: Pod, peers: tuple[Pod, ...]) -> Membership | None:

@@ -4,26 +4,9 @@ not.
 
 from __future__ import annotations
 
-import msgspec
-
 from gpudoctor.facts.kubernetes import fields, parse
 from gpudoctor.facts.kubernetes.cluster import Cluster
-from gpudoctor.facts.kubernetes.model import Event, Meta, Pod
-
-
-class VolumeClaim(msgspec.Struct, frozen=True):
-    """A claim: its phase, StorageClass ("" for none) and access modes; `said` is its last event."""
-
-    meta: Meta
-    phase: str
-    storage_class: str
-    modes: tuple[str, ...]
-    said: Event | None
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether it has its volume."""
-        return self.phase == "Bound"
+from gpudoctor.facts.kubernetes.model import Pod, VolumeClaim
 
 
 def read(cluster: Cluster, pod: Pod) -> tuple[VolumeClaim, ...]:

@@ -375,7 +375,6 @@ def _bound(
         told = _views(reading.read(step), EventView)
         reading.run(plan.of_owner(pod, told))
     reading.run(plan.of_bound_pods_job(pod, members))
-    reading.run(plan.job_of(pod))
 
 
 def _capacity(reading: _Reading) -> tuple[list[NodeView], list[PodView]]:

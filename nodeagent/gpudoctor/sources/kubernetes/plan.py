@@ -168,6 +168,7 @@ def of_bound_pods_job(pod: PodView, members: list[PodView]) -> Iterator[Step]:
         yield from logs(member, telling_containers(member)[:1])
     for member in [m for m in others if not m.is_ready and not m.has_run][:1]:
         yield events_of(member)
+    yield from job_of(pod)
     yield from logs(pod, telling_containers(pod)[1:2])
     yield from groups(pod)
     yield from networks(pod)
