@@ -286,7 +286,6 @@ def _not_made(situation: PodSituation, job: Membership) -> Iterator[Result]:
         certainty=Certainty.CERTAIN if job.by_object else Certainty.LIKELY,
         blame=Blame.PLATFORM,
         related=(subject,),
-        leans_on=("Pod",),
         fix=f"Read why they are not made: kubectl -n {pod.meta.namespace} describe "
         f"{subject.kind.lower()} {subject.name}; then the namespace's ResourceQuotas and the log "
         "of the job's controller.",
@@ -353,7 +352,6 @@ def _failed_for_good(situation: PodSituation, job: Membership, member: Pod, why:
         severity=Severity.WARNING,
         related=(member.subject,),
         awaits=(member.subject,),
-        leans_on=("Pod",),
     )
 
 
@@ -373,7 +371,6 @@ def _cannot_run(
         blame=Blame.PLATFORM,
         related=(job.job,),
         awaits=tuple(member.subject for member, _ in held[:_SHOWN]),
-        leans_on=("Pod",),
         fix=f"See why it does not run: gpudoctor check --pod {held[0][0].meta.short}",
     )
 
