@@ -368,6 +368,7 @@ def _cannot_run(
         job.said,
         *(why for _, why in held[:_SHOWN]),
         values={"member": names},
+        certainty=Certainty.LIKELY,
         blame=Blame.PLATFORM,
         related=(job.job,),
         awaits=tuple(member.subject for member, _ in held[:_SHOWN]),
