@@ -265,6 +265,11 @@ def _is_young(situation: PodSituation, job: Membership) -> bool:
     return now is None or newest is None or now - newest < _TO_COME
 
 
+def _severity(job: Membership) -> Severity | None:
+    """A Ray cluster works with the members that it has; only what asks for all of them waits."""
+    return Severity.WARNING if job.job.kind == "RayCluster" else None
+
+
 def _not_made(situation: PodSituation, job: Membership) -> Iterator[Result]:
     pod, subject = situation.pod, job.job
     names = ", ".join(member.meta.name for member in job.came[:_SHOWN])
@@ -273,9 +278,10 @@ def _not_made(situation: PodSituation, job: Membership) -> Iterator[Result]:
         "rendezvous-member-missing",
         pod.subject,
         f"{subject.kind} {subject.name} wants {job.wanted} members and {len(job.came)} "
-        f"{'exists' if len(job.came) == 1 else 'exist'} ({names}): {job.missing} were never made, "
-        "or were deleted. Ready says only that this container runs; the job waits for all. Why "
-        "they are not made stands in events of the job, which live an hour.",
+        f"{'exists' if len(job.came) == 1 else 'exist'} ({names}): {job.missing} of them "
+        f"{'was' if job.missing == 1 else 'were'} never made, or deleted since. Ready says only "
+        "that this container runs; the job waits for all. Why they are not made stands in events "
+        "of the job, which live an hour.",
         job.said,
         Evidence(pod.meta.path, "members that exist", f"{len(job.came)} of {job.wanted}"),
         *(
@@ -283,6 +289,7 @@ def _not_made(situation: PodSituation, job: Membership) -> Iterator[Result]:
             for c in told[-1:]
         ),
         values={"member": f"{job.missing} of {job.wanted} members"},
+        severity=_severity(job),
         certainty=Certainty.CERTAIN if job.by_object else Certainty.LIKELY,
         blame=Blame.PLATFORM,
         related=(subject,),
@@ -368,6 +375,7 @@ def _cannot_run(
         job.said,
         *(why for _, why in held[:_SHOWN]),
         values={"member": names},
+        severity=_severity(job),
         certainty=Certainty.LIKELY,
         blame=Blame.PLATFORM,
         related=(job.job,),

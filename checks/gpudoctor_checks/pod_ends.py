@@ -128,6 +128,7 @@ def evicted_from_a_leaving_node(situation: PodSituation) -> Iterator[Result]:
             else []
         ),
         values={"nodes": pod.node},
+        certainty=Certainty.LIKELY if node is None and not told else Certainty.CERTAIN,
         related=(pod.subject,),
         fix=f"For the pod: {_KEEP}. {pod.node}: see who drains it and whether that is meant.",
     )

@@ -19,7 +19,7 @@ import msgspec
 
 from gpudoctor.catalogue import Catalogue
 from gpudoctor.diagnosis import roots_of, worst_first
-from gpudoctor.report import Finding, Layer, Report, Severity, Subject
+from gpudoctor.report import Finding, Layer, Report, Severity, Subject, Verdict
 
 _MOST_ALIKE = 16
 """Of one name are taken up: in a job of a thousand pods a thousand may lack the same resource."""
@@ -87,7 +87,11 @@ def take_up(report: Report, members: Iterable[Report], awaited: Touched) -> Repo
             links.add((cause.id, effect.id))
     if not links:
         return report
-    return _relinked(report, _unique((*report.findings, *up.findings.values())), links)
+    joined = _relinked(report, _unique((*report.findings, *up.findings.values())), links)
+    worst = joined.worst()
+    if worst is not None and worst.rank >= Severity.ERROR.rank:
+        joined = msgspec.structs.replace(joined, verdict=Verdict.FAILING)
+    return joined
 
 
 def _by_id(report: Report) -> dict[str, Finding]:

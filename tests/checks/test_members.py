@@ -14,6 +14,7 @@ MISSING = "rendezvous-member-missing"
 KUBEFLOW = "training.kubeflow.org"
 OLD = "2026-11-20T07:00:00Z"
 LATE = {"lastTimestamp": "2026-11-20T08:20:00Z"}
+LOADING = {"running": {"startedAt": "2026-11-20T08:00:00Z"}}
 IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
 
 
@@ -186,9 +187,11 @@ OTHER_JOBS = {
 @pytest.mark.parametrize("kind", OTHER_JOBS)
 def test_other_jobs_by_their_object(kind: str) -> None:
     job, meta, wanted = OTHER_JOBS[kind]
-    found = finding_of(asked(member("train-0", meta), job), MISSING)
+    pod = member("train-0", meta, env={"MASTER_ADDR": "train-0.train"})
+    found = finding_of(asked(pod, job), MISSING)
     assert f"wants {wanted} members and 1 exists" in found.detail
     assert found.certainty == "certain"
+    assert found.severity == ("warning" if kind == "ray" else "error")
 
 
 @pytest.mark.parametrize("kind", OTHER_JOBS)
@@ -269,6 +272,36 @@ class TestNearMisses:
         pod = member("train-0", {"batch.kubernetes.io/job-name": "train"})
         assert asked(pod, job).verdict is Verdict.HEALTHY
 
+    def test_parts_of_a_sweep(self) -> None:
+        job, meta, _ = OTHER_JOBS["indexed"]
+        assert asked(member("train-0", meta), job).verdict is Verdict.HEALTHY
+
+    @pytest.mark.parametrize(
+        ("policy", "expected"),
+        [("LeaderReady", Verdict.STARTING), ("LeaderCreated", Verdict.FAILING), (None, None)],
+    )
+    def test_workers_that_are_made_of_a_ready_leader(
+        self, policy: str | None, expected: Verdict | None
+    ) -> None:
+        leader = member(
+            "serve-0",
+            {},
+            meta=WRITTEN["lws"] | {"creationTimestamp": OLD},
+            statuses=[
+                k8s.container_status(state={"running": {"startedAt": "2026-11-20T08:00:00Z"}})
+            ],
+            conditions=[k8s.condition("Ready", "False")],
+        )
+        lws = k8s.custom(
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            "train",
+            "team",
+            spec={"startupPolicy": policy},
+        )
+        objects = [leader, lws] if policy else [leader]
+        assert asked(*objects, pod="team/serve-0").verdict is (expected or Verdict.STARTING)
+
     def test_nccl_shows_that_they_had_met(self) -> None:
         lines = "\n".join(
             f"train-{n}:1:9 [0] NCCL INFO comm 0x1 rank {n} nranks 2 cudaDev 0 nvmlDev 0 "
@@ -299,6 +332,13 @@ class TestHeldUp:
         young = {"creationTimestamp": "2026-11-20T08:15:00Z", "labels": labels("worker")}
         late = worker(state=IMAGE, phase="Pending", meta=young)
         assert asked(master(), late, pytorch_job(1)).verdict is Verdict.HEALTHY
+
+    def test_worse_than_the_wait_is_the_verdict(self) -> None:
+        ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": OLD}}
+        gone = worker(phase="Failed", statuses=[k8s.container_status(state=ended)], conditions=[])
+        report = asked(master({"WORLD_SIZE": "2"}), gone)
+        assert report.roots == ("oom-killed",)
+        assert report.verdict is Verdict.FAILING
 
     def test_program_of_the_member_is_its_own_matter(self) -> None:
         crashed = worker(statuses=[k8s.container_status(**k8s.crashing())])

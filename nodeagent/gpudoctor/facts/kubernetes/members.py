@@ -10,6 +10,7 @@ v2beta1, jobset, lws, kuberay, volcano (batch/v1alpha1), kueue (pod groups), bat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -35,6 +36,11 @@ _VOLCANO = "volcano.sh/job-name"
 _KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 _INDEX = "batch.kubernetes.io/job-completion-index"
+_MEETING = ("MASTER_ADDR", "WORLD_SIZE", "NNODES", "PET_NNODES", "PET_RDZV_ENDPOINT")
+_MEETS = re.compile(
+    r"torchrun|torch\.distributed|mpirun|deepspeed|--nnodes|--rdzv|--master[_-]addr|MASTER_ADDR"
+    r"|jax\.distributed|accelerate launch"
+)
 _ENDED = ("Succeeded", "Failed", "Complete", "Completed", "Suspended")
 
 
@@ -48,6 +54,7 @@ class _Size(msgspec.Struct, frozen=True):
     ended: int = 0
     conditions: tuple[Condition, ...] = ()
     by_object: bool = True
+    later: bool = False
 
 
 def read(cluster: Cluster, pod: Pod, peers: tuple[Pod, ...]) -> Membership | None:
@@ -65,6 +72,7 @@ def read(cluster: Cluster, pod: Pod, peers: tuple[Pod, ...]) -> Membership | Non
         ended=max(0, size.ended - succeeded),
         said=size.said,
         by_object=size.by_object,
+        later=size.later,
         whole=cluster.scope.has_all("Pod") or cluster.scope.has_all(MEMBERS),
         conditions=size.conditions,
         started=max((one.meta.created for one in there if one.meta.created), default=None),
@@ -191,10 +199,13 @@ def _volcano(job: JsonObject, _pod: Pod) -> _Size | None:
     return _of_object(job, wanted, path, str(wanted), ended=ended)
 
 
-def _batch(job: JsonObject, _pod: Pod) -> _Size | None:
-    """An Indexed Job's pods are numbered members; any other Job's are workers of a queue."""
+def _batch(job: JsonObject, pod: Pod) -> _Size | None:
+    """An Indexed Job's pods are numbered members, if what runs in them is told to meet.
+
+    Else they are parts of a sweep, and any other Job's are workers of a queue: each works alone.
+    """
     spec = fields.mapping(job, "spec")
-    if fields.text(spec, "completionMode") != "Indexed":
+    if fields.text(spec, "completionMode") != "Indexed" or not _is_told_to_meet(pod):
         return None
     completions = fields.integer(spec, "completions")
     done = fields.integer(job, "status", "succeeded") or 0
@@ -209,6 +220,14 @@ def _nobody(job: JsonObject) -> _Size:
     """The size of a job that is over, suspended, or has no fixed one."""
     data = parse.meta(job)
     return _Size(data.subject, 0, Evidence(data.path, "spec", "no fixed number of members"))
+
+
+def _is_told_to_meet(pod: Pod) -> bool:
+    for container in pod.containers:
+        words = " ".join((*container.command, *container.args))
+        if _MEETS.search(words) or any(name in container.env for name in _MEETING):
+            return True
+    return False
 
 
 def _number(value: JsonObject, name: str, default: int) -> int:
@@ -260,18 +279,26 @@ def _by_jobset_label(pod: Pod, job: Subject) -> _Size | None:
     )
 
 
+def _leader_worker_set(job: JsonObject, pod: Pod) -> _Size | None:
+    size = _by_group_size(pod, parse.meta(job).subject)
+    early = fields.text(job, "spec", "startupPolicy") != "LeaderReady"
+    return size and msgspec.structs.replace(size, by_object=True, later=size.later and not early)
+
+
 def _by_group_size(pod: Pod, job: Subject) -> _Size | None:
+    """The size that LeaderWorkerSet writes into each pod; it may make workers of a ready leader."""
     size = fields.integer(pod.meta.annotations.get(_LWS_SIZE))
     group = pod.meta.labels.get(_LWS_GROUP)
     if not size:
         return None
-    said = Evidence(pod.meta.path, f"metadata.annotations[{_LWS_SIZE}]", str(size))
+    ready = pod.condition("Ready")
     return _Size(
         job,
         size,
-        said,
+        Evidence(pod.meta.path, f"metadata.annotations[{_LWS_SIZE}]", str(size)),
         counts=lambda one: one.meta.labels.get(_LWS_GROUP) == group,
         by_object=False,
+        later=ready is None or ready.status != "True",
     )
 
 
@@ -305,7 +332,13 @@ _KINDS = (
         _by_environment,
     ),
     _Kind(_JOBSET, "jobset.x-k8s.io", ("JobSet",), _jobset, _by_jobset_label),
-    _Kind(_LWS, "", ("LeaderWorkerSet",), by_pod=_by_group_size),
+    _Kind(
+        _LWS,
+        "leaderworkerset.x-k8s.io",
+        ("LeaderWorkerSet",),
+        _leader_worker_set,
+        _by_group_size,
+    ),
     _Kind(_RAY, "ray.io", ("RayCluster",), _ray),
     _Kind(_VOLCANO, "batch.volcano.sh", ("Job",), _volcano, _by_environment),
     _Kind(_KUEUE_GROUP, "", ("PodGroup",), by_pod=_by_count_of_group),

@@ -16,8 +16,8 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     `wanted` is how many it needs to work, `came` those that exist, ended ones and the pod itself
     among them, `ended` how many more have ended well and are gone. `said` is where the number
     stands, `by_object` whether that is the job's own object. `whole` says that every pod of the
-    job is in the input. `conditions` are the job's, `started` is when the newest of its pods was
-    made.
+    job is in the input. `later` says that members may be made only when this pod is ready.
+    `conditions` are the job's, `started` is when the newest of its pods was made.
     """
 
     job: Subject
@@ -27,10 +27,11 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True):
     said: Evidence
     by_object: bool
     whole: bool
+    later: bool = False
     conditions: tuple[Condition, ...] = ()
     started: datetime | None = None
 
     @property
     def missing(self) -> int:
-        """How many do not exist."""
-        return max(0, self.wanted - len(self.came) - self.ended)
+        """How many do not exist, although they should."""
+        return 0 if self.later else max(0, self.wanted - len(self.came) - self.ended)

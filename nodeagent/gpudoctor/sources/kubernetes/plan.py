@@ -301,6 +301,7 @@ _JOB_OBJECTS = (
     ("training.kubeflow.org/job-name", (kinds.PYTORCH_JOB, kinds.MPI_JOB, kinds.TF_JOB)),
     ("volcano.sh/job-name", (kinds.VOLCANO_JOB,)),
     ("ray.io/cluster", (kinds.RAY_CLUSTER,)),
+    ("leaderworkerset.sigs.k8s.io/name", (kinds.LEADER_WORKER_SET,)),
     ("batch.kubernetes.io/job-name", (kinds.JOB,)),
 )
 
