@@ -13,7 +13,7 @@ from gpudoctor.checking import CheckSet, Draft, Result, finding
 from gpudoctor.facts.kubernetes import mentions
 from gpudoctor.facts.kubernetes.components import Trouble, troubles
 from gpudoctor.facts.kubernetes.membership import Membership
-from gpudoctor.facts.kubernetes.model import Container, Pod
+from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Pod
 from gpudoctor.facts.kubernetes.model import State as ContainerState
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Blame, Certainty, Evidence, Severity, Unknown
@@ -25,6 +25,7 @@ CHECKS = CheckSet()
 _TO_COME = timedelta(minutes=10)
 """How long a controller may take to make a pod, and a node to start it."""
 _SHOWN = 4
+_OFTEN = 3
 _WAITS = ("peer-lost", "peer-awaited")
 
 
@@ -149,7 +150,7 @@ def _not_running(situation: PodSituation, pod: Pod) -> Evidence | None:
         return None if _is_replaced(situation, pod) else _failure_of(pod)
     if pod.is_terminal:
         return None
-    bad = next((trouble for trouble in troubles(pod) if trouble.kind != "init"), None)
+    bad = _ails(situation, pod)
     if bad is not None:
         return Evidence(path, bad.field, f"{bad.reason}: {bad.message}".rstrip(": "))
     refused = pod.condition("PodScheduled")
@@ -159,6 +160,23 @@ def _not_running(situation: PodSituation, pod: Pod) -> Evidence | None:
         said = refused.message or refused.reason
         return Evidence(path, "status.conditions[PodScheduled]", said)
     return None
+
+
+def _ails(situation: PodSituation, pod: Pod) -> Trouble | None:
+    """What is wrong with a container now; one that was restarted once and runs is not meant."""
+    for trouble in troubles(pod):
+        status = pod.status_of(trouble.container)
+        runs = status is not None and status.state.kind == "running"
+        if trouble.kind != "init" and not (status and runs and not _loops(situation, status)):
+            return trouble
+    return None
+
+
+def _loops(situation: PodSituation, status: ContainerStatus) -> bool:
+    """Whether a container that runs just now has ended again and again."""
+    ended_at, now = status.last.finished, situation.now
+    lately = ended_at is not None and now is not None and now - ended_at < _TO_COME
+    return status.restarts >= _OFTEN and lately
 
 
 def _failure_of(pod: Pod) -> Evidence:
@@ -245,7 +263,7 @@ def _depends_on_others(situation: PodSituation) -> bool:
     if pod.node is None or pod.is_terminal or pod.meta.deleted:
         return False
     running = [s for s in pod.statuses if not s.is_init and s.state.kind == "running"]
-    return bool(running) and (not troubles(pod) or bool(situation.lines_of(*_WAITS)))
+    return bool(running) and (_ails(situation, pod) is None or bool(situation.lines_of(*_WAITS)))
 
 
 def _came_once(situation: PodSituation, job: Membership) -> bool:

@@ -340,6 +340,22 @@ class TestHeldUp:
         assert report.roots == ("oom-killed",)
         assert report.verdict is Verdict.FAILING
 
+    def test_member_that_was_restarted_and_runs(self) -> None:
+        again = k8s.container_status(ready=True, restartCount=2, state={"running": {}})
+        again["lastState"] = {"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": OLD}}
+        report = asked(master(), worker(statuses=[again]), pytorch_job(1))
+        assert report.verdict is Verdict.HEALTHY
+        report = asked(master(statuses=[again]), worker(), pytorch_job(2))
+        assert report.roots == (MISSING,)
+
+    def test_member_that_ends_again_and_again(self) -> None:
+        end = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-11-20T08:18:00Z"}
+        again = k8s.container_status(restartCount=9, state={"running": {}})
+        again["lastState"] = {"terminated": end}
+        report = asked(master(), worker(statuses=[again]), pytorch_job(1))
+        assert report.roots == ("oom-killed",)
+        assert finding_of(report, MISSING).caused_by == ("oom-killed@Pod/team/train-worker-0",)
+
     def test_program_of_the_member_is_its_own_matter(self) -> None:
         crashed = worker(statuses=[k8s.container_status(**k8s.crashing())])
         crashed["status"]["conditions"] = [k8s.condition("Ready", "False")]
