@@ -180,11 +180,19 @@ _KERNEL_SAYS = {
     "module-signature-rejected": (
         "The kernel refused a module because its signing key is not trusted."
     ),
+    "nic-init-failed": (
+        "The adapter's driver found it and could not start it: it is no RDMA device on this host."
+    ),
+    "nic-firmware-failure": (
+        "The adapter's firmware does not answer its driver, or reports an error of its own."
+        " Its links may look well all the same."
+    ),
 }
 _UNNAMED = {
     "library": "of one version", "module": "another", "driver": "of the node", "gpu": "this GPU",
     "arch": "its architecture", "first_branch": "that knows the GPU", "last_branch": "older",
 }  # fmt: skip
+_ENDED = " The driver has recovered it since."
 _LESS_SURE = {
     # The kernel does not name the module; the same message may be about another vendor's GPU age.
     "module-signature-rejected": Certainty.POSSIBLE,
@@ -196,14 +204,16 @@ _LESS_SURE = {
 def kernel_conditions(log: KernelLog) -> Iterator[Result]:
     """The kernel or the driver said why it does not bind or serve a GPU."""
     for said in log.conditions:
-        values = _UNNAMED | said.values
+        over = "ended" in said.values
+        values = _UNNAMED | said.values | {"device": said.pci or "the device"}
         yield finding(
             said.name,
             _host(log, said),
-            _KERNEL_SAYS[said.name].format_map(values),
+            _KERNEL_SAYS[said.name].format_map(values) + (_ENDED if over else ""),
             log.evidence(said.text, said.line),
             values=values,
             certainty=_LESS_SURE.get(said.name, Certainty.CERTAIN),
+            severity=Severity.WARNING if over else None,
         )
 
 

@@ -11,6 +11,7 @@ from gpudoctor.facts.node.kernel_log import (
     GpuEvent,
     KernelLog,
 )
+from gpudoctor.facts.node.kernel_log_host_lines import KillScope
 from gpudoctor.facts.node.xid import Action, XidSeverity, xid
 from gpudoctor.report import Evidence, Severity, Subject, Unknown
 
@@ -20,6 +21,7 @@ _RECOVERY_CHANGED = 154
 _TORN_DOWN = 45
 _CONTAINED = 94
 _WINDOW_OF_EVIDENCE = 12
+_NOT_THE_GPU = (XidSeverity.APP, XidSeverity.INFO)
 _SECONDS = re.compile(r"^[0-9]{1,12}(?:\.[0-9]+)?$")
 
 # What comes on the same GPU with the first of a pair is its consequence, not another fault.
@@ -34,23 +36,20 @@ _LOST = "gpu-lost"
 @CHECKS.check(KernelLog)
 def gpu_codes(log: KernelLog) -> Iterator[Result]:
     """The driver reported an Xid: one finding for each GPU and kind, follow-ups as evidence."""
-    devices = dict.fromkeys(
-        (event.host, event.pci) for event in log.events if event.kind is EventKind.XID
-    )
-    for host, pci in devices:
-        events = [
-            event
-            for event in log.events
-            if event.kind is EventKind.XID and (event.host, event.pci) == (host, pci)
-        ]
+    devices: dict[tuple[str | None, str], list[GpuEvent]] = {}
+    for event in log.events:
+        if event.kind is EventKind.XID and not event.before_boot:
+            devices.setdefault((event.host, event.pci), []).append(event)
+    for events in devices.values():
         yield from _of_gpu(log, events)
 
 
 def _of_gpu(log: KernelLog, events: list[GpuEvent]) -> Iterator[Draft]:
     groups: dict[str, list[GpuEvent]] = {}
-    codes = {event.code for event in events}
+    present = {event.code: event for event in events}
     for event in events:
-        if event.follow_up_of is None or event.follow_up_of not in codes:
+        root = present.get(event.follow_up_of or -1)
+        if root is None or _asks_for_more(event, root):
             groups.setdefault(_name(event), []).append(event)
     leaders = {
         name: followers for name, followers in groups.items() if not _taken_in(name, set(groups))
@@ -58,6 +57,15 @@ def _of_gpu(log: KernelLog, events: list[GpuEvent]) -> Iterator[Draft]:
     for name, led in leaders.items():
         others = [event for event in events if event not in led]
         yield _draft(log, name, led, others if len(leaders) == 1 else _follow_ups(led, others))
+
+
+def _asks_for_more(event: GpuEvent, root: GpuEvent) -> bool:
+    """Whether the driver wants a GPU repaired after what is else the program's own affair."""
+    return (
+        event.code == _RECOVERY_CHANGED
+        and event.action >= Action.RESET
+        and root.severity in _NOT_THE_GPU
+    )
 
 
 def _taken_in(name: str, present: set[str]) -> bool:
@@ -90,6 +98,8 @@ def _draft(log: KernelLog, name: str, led: list[GpuEvent], followers: list[GpuEv
     detail = " ".join(_sentences(led))
     if all(event.ended for event in led):
         detail += " The driver has recovered the GPU since."
+    if any(event.boots > 1 and event.severity not in _NOT_THE_GPU for event in led):
+        detail += " It came before the last boot, too: a reboot did not cure it."
     return finding(
         name,
         _subject(log, first.host, first.pci),
@@ -185,7 +195,7 @@ def switch_codes(log: KernelLog) -> Iterator[Result]:
     """The NVSwitch driver reported an SXid: one finding a switch, its fatal codes first."""
     switches: dict[tuple[str | None, str], list[GpuEvent]] = {}
     for event in log.events:
-        if event.kind is EventKind.SXID:
+        if event.kind is EventKind.SXID and not event.before_boot:
             switches.setdefault((event.host, event.pci), []).append(event)
     for (host, pci), events in switches.items():
         fatal = [event for event in events if event.severity is XidSeverity.LINK]
@@ -218,11 +228,11 @@ def killed_programs(log: KernelLog) -> Iterator[Result]:
     torn = {
         (event.host, event.pid): event
         for event in log.events
-        if event.code == _TORN_DOWN and event.follow_up_of is None
+        if event.code == _TORN_DOWN and event.follow_up_of is None and not event.before_boot
     }
     for kill in log.kills:
         event = torn.get((kill.host, kill.pid))
-        if event is None:
+        if event is None or kill.scope is not KillScope.CGROUP:
             continue
         yield finding(
             "oom-killed",

@@ -15,7 +15,9 @@ _HOSTS_RELATED = 64
 _HOSTS_NAMED = 4
 _RANKS_NAMED = 8
 _OFF = ("", "0")
-_NO_CAUSE = ("peer-closed", "ofi-provider", "net-forced", "ib-none", "cumem", "connect-retry")
+_NO_CAUSE = (
+    "peer-closed", "ofi-provider", "net-forced", "ib-none", "cumem", "connect-retry", "plugin-load",
+)  # fmt: skip
 """What ranks notice of others, and what is said of a start that succeeds."""
 
 

@@ -16,7 +16,8 @@ from gpudoctor_checks.nccl_log import CHECKS, draft, hosts_of, is_set, lines_of,
 SOCKET = "Socket"
 TCP_PLUGINS = ("FastSocket",)
 _TCP_PROVIDERS = ("tcp", "sockets", "udp", "ofi_rxm", "net")
-_PLUGIN_FAILURES = ("ofi-gdr", "ofi-no-provider", "plugin-init")
+_PLUGIN_FAILURES = ("ofi-gdr", "ofi-no-provider", "plugin-init", "plugin-load")
+_NO_NETWORK = ("net-missing", "net-none")
 
 
 def over_tcp(log: NcclLog) -> bool:
@@ -149,9 +150,10 @@ def _rdma_was_meant(log: NcclLog) -> bool:
 
 @CHECKS.check(NcclLog)
 def plugin_failed(log: NcclLog) -> Iterator[Result]:
-    """A network plugin was loaded and gave up."""
+    """A network plugin was loaded and gave up, or the loader refused it."""
     events = log.of_kind(*_PLUGIN_FAILURES)
-    if not events or log.multi_node is False or not over_tcp(log):
+    stopped = bool(log.of_kind(*_NO_NETWORK))
+    if not events or not (stopped or (log.multi_node is not False and over_tcp(log))):
         return
     first = min(events, key=lambda event: (event.kind != "ofi-gdr", event.order))
     instance = first.values.get("type")
@@ -159,6 +161,8 @@ def plugin_failed(log: NcclLog) -> Iterator[Result]:
         "ofi-gdr": f"GPUDirect RDMA is unavailable on {instance or 'an instance type'} that has it"
         " (driver flavour, kernel or EFA module), and the plugin refuses to run without",
         "ofi-no-provider": "it finds no usable libfabric provider: no EFA device in the pod",
+        "plugin-load": "the loader refuses its library, which was built for another image:"
+        f" {first.values.get('reason', '')}",
     }.get(first.kind, "its initialisation fails")
     yield draft(
         log,
@@ -177,7 +181,7 @@ def _is_ofi(log: NcclLog, events: tuple[Event, ...]) -> bool:
 @CHECKS.check(NcclLog)
 def net_forced(log: NcclLog) -> Iterator[Result]:
     """NCCL_NET names a network that is not there."""
-    events = log.of_kind("net-missing", "net-none")
+    events = log.of_kind(*_NO_NETWORK)
     if not events:
         return
     forced = log.of_kind("net-forced")

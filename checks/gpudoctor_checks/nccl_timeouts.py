@@ -113,10 +113,11 @@ def _lines_of_gaps(log: NcclLog) -> list[Line]:
 def hanging_process(log: NcclLog) -> Iterator[Result]:
     """A rank's own watchdog does not move: its process hangs in a call, and the others wait.
 
-    Where that rank gave a collective up before, it hangs in ending: a consequence.
+    Where that rank gave a collective up before, or still moved when another one did, it hangs in
+    ending: a consequence.
     """
     victims = {status.rank for status in log.work if _who_gave_up([status])}
-    stuck = [found for found in log.stuck if found.rank not in victims]
+    stuck = [found for found in log.stuck if found.rank not in victims and not found.after_timeout]
     if not stuck:
         return
     seconds = max((found.seconds for found in stuck if found.seconds is not None), default=None)

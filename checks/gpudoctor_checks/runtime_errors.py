@@ -84,6 +84,21 @@ _MEANINGS = {
     ),
     "inotify-limit": _Meaning("The process may not open another inotify instance or watch."),
     "gpu-lost": _Meaning("The driver no longer reaches the GPU."),
+    "gpu-needs-reset": _Meaning("The driver asks for a reset of the GPU."),
+    "gpu-needs-reboot": _Meaning("The driver asks for a reboot of the node to recover the GPU."),
+    "imex-channel-unavailable": _Meaning(
+        "CUDA refused memory that other hosts of the NVLink domain could map (error 800): the"
+        " container has no IMEX channel device, or there is no IMEX daemon.",
+        certainty=Certainty.LIKELY,
+    ),
+    "mps-daemon-unreachable": _Meaning(
+        "The program was told to share its GPU by MPS, and reaches no MPS daemon or server of the"
+        " GPU (errors 805 to 810)."
+    ),
+    "cdi-spec-stale": _Meaning(
+        "The engine was to mount a file of a driver release that is not installed any more: a CDI"
+        " spec, or a container made before, still names it."
+    ),
     "driver-libs-not-injected": _Meaning(
         "The driver's libraries are not in the container: it was started without the NVIDIA"
         " runtime, without a GPU, or without the driver capability it needs."
@@ -125,7 +140,32 @@ _MEANINGS = {
     ),
 }  # fmt: skip
 
+# By what the line holds: it shows the same with less certainty.
+_HINTS = {
+    "handle": _Meaning(
+        "A CUDA library could not make its handle, which takes a little GPU memory: mostly none is"
+        " left, the program's own use or another's. Less often the program asked for a GPU that it"
+        " does not have, or an earlier kernel broke its context.",
+        certainty=Certainty.LIKELY,
+    ),
+    "cell": _Meaning(
+        "nvidia-smi shows ERR! in place of a reading: the GPU did not answer. See"
+        " nvidia-smi -q for its recovery action, and the kernel log for an Xid.",
+        certainty=Certainty.POSSIBLE,
+        severity=Severity.WARNING,
+    ),
+    "dcgm": _Meaning(
+        "DCGM could not start NVML and does not say why; in a container that is mostly for want of"
+        " the driver's libraries: it was started without a GPU or the NVIDIA runtime.",
+        certainty=Certainty.POSSIBLE,
+    ),
+}
+
 _WORDS = {
+    "hosts": "this host",
+    "path": "of this node",
+    "why": "it names files of another driver release",
+    "exit": "unknown",
     "driver": "of the node",
     "cuda": "of the image",
     "wanted": "another driver",
@@ -145,7 +185,8 @@ _WORDS = {
 def named_by_its_error(lines: ErrorLines) -> Iterator[Result]:
     """A line of the text is the known message of a known cause."""
     for error, evidence in lines.errors:
-        meaning = _MEANINGS[error.name]
+        hints = (_HINTS[key] for key in error.values if key in _HINTS)
+        meaning = next(hints, _MEANINGS[error.name])
         yield finding(
             error.name,
             lines.subject,

@@ -7,13 +7,14 @@ import pytest
 from gpudoctor import diagnosis, registry
 from gpudoctor.catalogue import placeholders
 from gpudoctor.checking import Draft
-from gpudoctor.facts.node.runtime_error_lines import _ERRORS, recognise
+from gpudoctor.facts.node.runtime_error_lines import recognise
+from gpudoctor.facts.node.runtime_error_texts import ERRORS
 from gpudoctor.facts.node.runtime_errors import ErrorLines, RecognisedError
 from gpudoctor.report import Evidence, Severity, Subject
 from gpudoctor_checks.runtime_errors import named_by_its_error
 
 LOG = Subject("Log", "x")
-NAMES = [name for name, _ in _ERRORS]
+NAMES = [name for name, _ in ERRORS]
 # Names that appear in no other test: "driver-not-usable", "cuda-unknown-error", "gpu-busy",
 # "device-ordinal-invalid", "driver-libs-not-injected", "host-driver-libs-missing".
 

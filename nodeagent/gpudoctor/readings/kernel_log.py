@@ -39,7 +39,8 @@ def _chunks(text: TextInput) -> Iterator[bytes]:
 
 def _read(text: TextInput) -> Reading:
     log = read_kernel_log(_chunks(text), Subject("Host", "local"), text.name)
-    hosts = {event.host for event in log.events} | {said.host for said in log.conditions}
+    told = (log.events, log.conditions, log.kills, log.iommu_faults, log.past)
+    hosts = {one.host for group in told for one in group}
     about = ReportSubject("KernelLog", text.name)
     if len(hosts) == 1 and (host := hosts.pop()) is not None:
         log = msgspec.structs.replace(log, subject=Subject("Host", host))

@@ -7,6 +7,7 @@ morning. Stamps are seconds since boot, so that the time of boot tells when.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 import msgspec
@@ -14,7 +15,8 @@ import msgspec
 from gpudoctor.facts.kubernetes import fields
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.node.gpu import Gpu, NodeGpus, NotAvailable
-from gpudoctor.facts.node.kernel_log import EventKind, GpuEvent, KernelLog
+from gpudoctor.facts.node.kernel_log import EventKind, GpuEvent, IommuFault, KernelLog
+from gpudoctor.facts.node.kernel_log_host_lines import DeviceKind
 from gpudoctor.facts.node.xid import Action
 from gpudoctor.facts.pod_on_node import PodOnNode
 from gpudoctor.readings.host_facts import HostFacts
@@ -31,7 +33,22 @@ def of_machine(seen: HostFacts, now: datetime | None) -> KernelLog | None:
         return None
     log = _refuted(log, seen.gpus) if isinstance(seen.gpus, NodeGpus) else log
     kept = [event for event in log.events if not _is_over(event, seen.booted, now)]
-    return msgspec.structs.replace(log, events=tuple(kept))
+    return msgspec.structs.replace(
+        log,
+        events=tuple(kept),
+        kills=tuple(kill for kill in log.kills if not _is_old(kill.time, seen.booted, now)),
+        iommu_faults=tuple(_known(log.iommu_faults, seen)),
+    )
+
+
+def _known(faults: Iterable[IommuFault], seen: HostFacts) -> Iterator[IommuFault]:
+    """Keep the faults of the machine's GPUs and adapters; its bus says what the log leaves out."""
+    kinds = {gpu.address: DeviceKind.GPU for gpu in seen.node.gpus}
+    kinds |= {hca.pci.address: DeviceKind.ADAPTER for hca in seen.node.hcas or () if hca.pci}
+    for fault in faults:
+        found = [kind for address, kind in kinds.items() if address.endswith(fault.device)]
+        if found or fault.kind is not None:
+            yield msgspec.structs.replace(fault, kind=next(iter(found), fault.kind))
 
 
 def _refuted(log: KernelLog, gpus: NodeGpus) -> KernelLog:
@@ -59,10 +76,12 @@ def _is_fine(gpu: Gpu) -> bool:
 
 def _is_over(event: GpuEvent, booted: datetime | None, now: datetime | None) -> bool:
     """Whether an event is a day old, and over or none that lasts."""
-    last = moment(event.last_time, booted)
-    if last is None or now is None or now - last < _OLD:
-        return False
-    return event.ended or event.action < Action.RESET
+    return _is_old(event.last_time, booted, now) and (event.ended or event.action < Action.RESET)
+
+
+def _is_old(stamp: str | None, booted: datetime | None, now: datetime | None) -> bool:
+    at = moment(stamp, booted)
+    return at is not None and now is not None and now - at >= _OLD
 
 
 def of_pod(
@@ -74,6 +93,13 @@ def of_pod(
     What happened before the pod came is history: a GPU that still suffers from it shows in NVML.
     """
     since, until = _time_of(pod.situation)
+
+    def within_its_time(stamp: str | None) -> bool:
+        at = moment(stamp, booted)
+        if at is None or since is None:
+            return not pod.is_well
+        return since - _SLACK <= at and (until is None or at <= until + _SLACK)
+
     kept: list[GpuEvent] = []
     undated: set[str] = set()
     for event in log.events:
@@ -90,6 +116,8 @@ def of_pod(
         events=tuple(kept),
         conditions=() if pod.is_well or pod.gpu_trouble is False else log.conditions,
         pcie_errors=() if pod.is_well else log.pcie_errors,
+        iommu_faults=() if pod.is_well else log.iommu_faults,
+        kills=tuple(kill for kill in log.kills if within_its_time(kill.time)),
     )
     return within, frozenset(gpu for gpu in gpus if gpu.rpartition(".")[0] in undated)
 

@@ -14,7 +14,9 @@ _MAX_LINE = 1 << 14
 
 
 def _matches(head: str) -> int:
-    return sum(recognise(line) is not None for line in head.splitlines())
+    lines = head.splitlines()
+    telling = sum(recognise(line) is not None for line in lines)
+    return telling or sum(1 for _ in recognise_all(lines))
 
 
 def _lines(text: TextInput) -> Iterator[str]:

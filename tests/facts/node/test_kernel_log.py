@@ -75,6 +75,9 @@ def test_published_cases(path: Path) -> None:
         ("Mar 11 06:20:17 gpu-node kernel: ", "Mar 11 06:20:17", "gpu-node"),
         ("Mar  1 06:20:17 gpu-node kernel: [51233.900121] ", "Mar  1 06:20:17", "gpu-node"),
         ("Mar 11 06:20:17.118231 gpu-node kernel: ", "Mar 11 06:20:17.118231", "gpu-node"),
+        ("april 24 16:22:15 gpu-node kernel: ", "april 24 16:22:15", "gpu-node"),
+        ("févr. 01 10:00:00 gpu-node kernel: ", "févr. 01 10:00:00", "gpu-node"),
+        ("11月 15 14:15:47 gpu-node kernel: ", "11月 15 14:15:47", "gpu-node"),
         ("2026-03-11T06:20:17+0000 gpu-node kernel: ", "2026-03-11T06:20:17+0000", "gpu-node"),
         ("Wed 2026-03-11 06:20:17 UTC gpu-node kernel: ", "2026-03-11 06:20:17 UTC", "gpu-node"),
         ("[51233.900121] gpu-node kernel: ", "51233.900121", "gpu-node"),
@@ -116,6 +119,8 @@ def test_journal_in_json() -> None:
     [
         f"Mar 11 06:20:17 node python3[412]: {XID}",
         f"2026-03-11 06:20:17 INFO worker saw '{XID}'",
+        f"worker 12 06:20:17 {XID}",
+        f"april 24 16:22:15 node python3[412]: {XID}",
         f"I0311 06:20:17 1 health.go:42] XidCriticalError: {XID}",
         json.dumps({"MESSAGE": XID, "_TRANSPORT": "stdout", "SYSLOG_IDENTIFIER": "python3"}),
         "Mar 11 06:20:17 node kernel: audit: comm=\"x\" NVRM: Xid (PCI:0000:3b:00): 79, gone",
@@ -148,6 +153,19 @@ def test_a_program_that_quotes_an_xid_is_not_the_kernel(line: str) -> None:
          "Required) to 0x6 (Bus Reset)", {"recovery_action": RecoveryAction.BUS_RESET}),
         ("NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to "
          "0x99 (Drain P2P)", {"recovery_action": RecoveryAction.DRAIN_P2P}),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=Worker, Rank 3, Ch 00000008, intr 0",
+         {"pid": 7, "process": "Worker, Rank 3"}),
+        ("NVRM: Xid (PCI:0000:3b:00): 13, pid=7, name=a, b, Graphics SM Warp Exception on (GPC 0",
+         {"process": "a, b"}),
+        ("NVRM: Xid (PCI:0000:3b:00): 119, pid=7, name=nv, x, Timeout after 6s of waiting for RPC",
+         {"process": "nv, x"}),
+        ("NVRM: Xid (PCI:0000:3b:00): 109, pid=7, name=a, b, Ch 0000000b, errorString CTX SWITCH",
+         {"process": "a, b"}),
+        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=7, name='a, b', Ch 00000008", {"process": "a, b"}),
+        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=7, name=a, Ch 0000000a, b", {"process": "a"}),
+        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=7, name=python3", {"process": "python3"}),
+        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=7, Ch 00000008", {"pid": 7, "process": None}),
+        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=7, name=a, words unknown, b", {"process": "a"}),
         ("NVRM: Xid (PCI:0000:3b:00): 999, something new", {"severity": XidSeverity.UNKNOWN}),
     ],
 )  # fmt: skip
@@ -357,6 +375,12 @@ FRAGMENTS = st.sampled_from(
         "NVRM: has the version 570.195.03, but", "nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034",
         ", Fatal, Link 3", '{"MESSAGE": "', "1,2,3,-;", "NVRM: Xid (PCI:0000:3b:00): 154, to 0x2 (",
         "pcieport 0000:17:01.0: AER: Corrected error", " kernel: ", "nouveau 0000:3b:00.0: x",
+        "[    0.000000] Linux version 6.8", "-- Reboot --", "-- Boot 0 --", "[ 900.000001] ",
+        "Mar 11 06:20:17 n kernel: ", "oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/,",
+        "task=a,pid=1,uid=0",
+        "DMAR: [DMA Write] Request device [3b:00.0] fault addr 0 [fault reason 05] x",
+        "Out of memory: Killed process 7 (a) ",
+        "pci 0000:3b:00.0: [10de:2330] type 00 class 0x0302",
     ]
 )  # fmt: skip
 TEXTS = st.lists(st.one_of(FRAGMENTS, FRAGMENTS, st.text(max_size=20)), max_size=40).map("".join)

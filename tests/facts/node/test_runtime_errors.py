@@ -19,7 +19,17 @@ CASES = json.loads(
 @pytest.mark.parametrize("case", CASES, ids=[case["text"][:50] for case in CASES])
 def test_published_cases(case: dict[str, dict[str, str]]) -> None:
     found = [error.name for _, error in recognise_all(str(case["text"]).splitlines())]
-    assert found == [case["expect"]["id"]]
+    assert set(found) - set(case["expect"].get("also", ())) == {case["expect"]["id"]}
+
+
+WELL = json.loads(
+    (Path(__file__).parent.parent.parent / "cases/node/runtime-healthy.json").read_text()
+)
+
+
+@pytest.mark.parametrize("case", WELL, ids=[case["source"] for case in WELL])
+def test_what_a_good_start_prints_is_no_error(case: dict[str, str]) -> None:
+    assert list(recognise_all(case["text"].splitlines())) == []
 
 
 @pytest.mark.parametrize(
@@ -27,6 +37,52 @@ def test_published_cases(case: dict[str, dict[str, str]]) -> None:
     [
         ("image-requirement-unsatisfied",
          "OCI runtime create failed: requirements not met: unsatisfied condition: cuda>=13.0 (x)"),
+        ("gpu-out-of-memory", "pycuda._driver.MemoryError: cuMemAlloc failed: out of memory"),
+        ("gpu-out-of-memory", "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, "
+         "n, mMemPool->getPool(), mCudaStream->get()): out of memory (/src/tllmBuffers.h:123)"),
+        ("gpu-out-of-memory", "Out of memory error on GPU 0. Cannot allocate 1.125000GB memory"),
+        ("gpu-out-of-memory", "OOM when allocating tensor with shape[64,3,224,224]"),
+        ("mps-daemon-unreachable", "CUDA error: the remote procedural call between the MPS server "
+         "and the MPS client failed"),
+        ("mps-daemon-unreachable", "CUDA_ERROR_MPS_SERVER_NOT_READY"),
+        ("cdi-spec-stale", "failed to fulfil mount request: open /usr/lib/firmware/nvidia/570.172"
+         ".08/gsp_ga10x.bin: no such file or directory"),
+        ("toolkit-setup-failed", "nvidia-container-cli: mount error: stat failed: /usr/lib/libEGL_"
+         "nvidia.so.570.172.08: no such file or directory"),
+        ("driver-not-loaded", "modprobe: ERROR: could not insert 'nvidia': Exec format error"),
+        ("module-signature-rejected",
+         "modprobe: ERROR: could not insert 'nvidia': Required key not available"),
+        ("fabric-not-ready", "[[ System not yet initialized (error 802) ]]"),
+        ("no-devices", "[[CUDA Driver UNAVAILABLE (cuInit(0) returned 100)]]"),
+        ("no-code-for-gpu", "RuntimeError: CUDA error: invalid device function"),
+        ("driver-library-mismatch",
+         "kernel version 535.183.1 does not match DSO version 550.54.15 -- cannot find working"),
+        ("driver-too-old", "CUDA initialization failure with error: 35 In checkCudaInstallation"),
+        ("driver-too-old", "Unable to load cudart: your nvidia driver is too old or missing."),
+        ("no-devices", "Cuda initialization failure with error 100. Please check cuda"),
+        ("no-devices", "cudaGetDeviceCount returned 100"),
+        ("no-devices", "cuInit failed with error code 100"),
+        ("fabric-not-ready", "cuda driver library init failure: 802. see https://github.com"),
+        ("cuda-unknown-error", "cuda driver library failed to get device context 999time=2026"),
+        ("gpu-out-of-memory", "failed to create cublas handle: CUBLAS_STATUS_NOT_INITIALIZED"),
+        ("gpu-out-of-memory", "Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED"),
+        ("gpu-needs-reset", "    GPU Recovery Action                   : Reset"),
+        ("gpu-needs-reset", "    GPU Recovery Action                   : Drain and Reset"),
+        ("gpu-needs-reset", "        Reset Required                    : Yes"),
+        ("gpu-needs-reset", "failed to get device utilization: GPU requires reset"),
+        ("gpu-needs-reset", "|ERR!   68C    P2             99W /  130W |  1MiB /  20475MiB |"),
+        ("gpu-needs-reboot", "    GPU Recovery Action                   : Reboot"),
+        ("imex-channel-unavailable",
+         "Call to cuMemCreate(&memHandle, nbytes, &prop, 0 ) failed (operation not permitted)"),
+        ("imex-channel-unavailable",
+         "[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(&handle"),
+        ("cgroup-device-access-lost", "factory.go:77] Failed to initialize NVML: ERROR_UNKNOWN."),
+        ("driver-not-usable", "Failed to initialize NVML: N/A"),
+        ("toolkit-setup-failed",
+         "error executing hook `/usr/bin/nvidia-container-runtime-hook` (exit code: 1)"),
+        ("toolkit-setup-failed",
+         "failed to generate CDI spec: failed to create device CDI specs: empty device edits"),
+        ("driver-libs-not-injected", "Error starting nv-hostengine: DCGM initialization error"),
         ("driver-library-mismatch", "pynvml.NVMLError_LibRmVersionMismatch: RM has detected"),
         ("driver-library-mismatch",
          "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch"),
@@ -173,3 +229,37 @@ def test_each_cause_is_told_once_with_its_first_line() -> None:
 def test_any_text_is_taken(text: str) -> None:
     recognise(text)
     list(recognise_all(text.splitlines()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    GPU Recovery Action                   : None",
+        "        Reset Required                    : No",
+        "| N/A   33C    P0             70W /  700W |       1MiB /  81559MiB |      0%  Default |",
+        "CUDA error 7.5 is not a version",
+        "cudaGetDeviceCount returned 8 devices",
+        "cuda driver library init failure: 1",
+        "I0822 main.go:238] Starting FS watcher for /var/lib/kubelet/device-plugins",
+        "WARN[0000] Could not locate libnvidia-vulkan-producer.so.580.95.05: pattern not found",
+        "Generated CDI spec with version 0.8.0",
+        "cuMemCreate is used for buffers",
+        "Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.37GiB. not a failure",
+        "NCCL WARN Cuda failure 2 'out of memory'",
+        "Out of memory: Killed process 7 (device-plugin) total-vm:1kB",
+        "NOTE: CUDA Forward Compatibility mode ENABLED.",
+        "open /usr/lib/x86_64-linux-gnu/libfoo.so.1: no such file or directory",
+        "stat /models/llama.so.570.1/weights.bin: no such file or directory of the model",
+        "modprobe: could not insert 'nvme_fabrics': Operation not permitted",
+    ],
+)
+def test_what_is_no_error(line: str) -> None:
+    assert list(recognise_all([line])) == []
+
+
+def test_the_plugins_hint_counts_where_nothing_else_is_known() -> None:
+    hint = "If this is a GPU node, did you set the docker default runtime to `nvidia`?"
+    error = "Failed to initialize NVML: ERROR_DRIVER_NOT_LOADED."
+    names = [[found.name for _, found in recognise_all(lines)] for lines in
+             ([hint], [error, hint], [hint, error])]  # fmt: skip
+    assert names == [["driver-libs-not-injected"], ["driver-not-loaded"], ["driver-not-loaded"]]

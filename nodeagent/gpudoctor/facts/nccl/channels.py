@@ -11,8 +11,12 @@ _CHANNEL = re.compile(
     rb"(?:Channel|Ring) \d+(?:/\d+)? ?: ?(\d+)(?:\[[^\]]*\])? -> (\d+)(?:\[[^\]]*\])?"
     rb"(?: \[(send|receive)\])? via (.+)"
 )
+_USUAL_LINES = re.compile(
+    rb"(?:([^ \n]+):\d++( \[\d++\]) NCCL INFO Channel \d\d"
+    rb"(/\d++ : (\d++)\[\d++\] -> (\d++)\[\d++\](?: \[(send|receive)\])?"
+    rb" via ([A-Za-z0-9/ ()_-]*+(?<=[A-Za-z0-9])))|[^\n]*)\n"
+)
 _NET = re.compile(rb"NET/([^/]+)/(\d+)(\(\d+\))?(.*)")
-_DIRECTIONS = {None: "", b"send": "send", b"receive": "receive"}
 _PER_PROCESS_LIMIT = 1 << 12
 _WAYS_LIMIT = 1 << 12
 
@@ -30,6 +34,17 @@ class _Way(NamedTuple):
     passed_on: bool
 
 
+Said = tuple[bytes, ...]
+"""What a channel line of the usual form says: host and pid, device; all that follows the channel's
+number, and in it the two ranks, the direction, and the way. What is not said is empty.
+"""
+
+
+def usual_lines(lines: list[bytes]) -> list[Said]:
+    """What lines say that begin with their record; all empty where that has no usual form."""
+    return _USUAL_LINES.findall(b"\n".join((*lines, b"")))
+
+
 class Channels:
     """Reads channel lines; what differs between those of one way is the ranks."""
 
@@ -43,17 +58,24 @@ class Channels:
         match = _CHANNEL.match(text)
         if match is None:
             return
-        first, second, side, via = match.groups()
+        first, second, side, via = match.groups(b"")
+        self.connect(process, first, second, side, via)
+
+    def connect(
+        self, process: Process, first: bytes, second: bytes, direction: bytes, via: bytes
+    ) -> None:
+        """Note that the first rank sends to the second this way; the direction is said by networks
+        only.
+        """
         way = self._ways.get(via) or self._way(via)
-        direction = _DIRECTIONS[side]
         if way.local:
             process.local.add(way.local)
         elif len(process.net) < _PER_PROCESS_LIMIT:
-            process.use_net(way.network, way.nic, direction, way.gdr, self._place.line)
+            process.use_net(way.network, way.nic, direction.decode(), way.gdr, self._place.line)
             if not way.passed_on:
                 process.own_nics.add(way.nic)
         source, target = int(first[:9]), int(second[:9])
-        if direction == "receive":
+        if direction == b"receive":
             process.connect(target, source, way.code)
         else:
             process.connect(source, target, way.code)

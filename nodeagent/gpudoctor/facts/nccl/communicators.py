@@ -17,17 +17,18 @@ _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(rb"(?:parent|splitCount|childCount|color|key) (?:0x)?[0-9a-f-]+")
 _PARENT = re.compile(rb"parent (0x[0-9a-f]+)")
 _NNODES = re.compile(rb"nNodes (\d+)")
+# What was matched once stands: the quantifiers with a second plus do not try again.
 _FORM = (
-    rb"(?:\[Rank \d+\] )?(?:ncclComm\w+ )?"
-    rb"comm (0x[0-9a-f]+) rank (\d{1,9}) n[rR]anks (\d{1,9}) "
-    rb"(?:nNodes (\d{1,9}) localRanks \d+ localRank \d+ MNNVL ([01])"
-    rb"|cudaDev \d+ (?:nvmlDev \d+ )?busId ([0-9a-f]{1,12}) "
-    rb"(?:commId (0x[0-9a-f]+)"
-    rb"|parent 0x[0-9a-f]+ (?:splitCount|childCount) \d+ color -?\d+ key -?\d+)"
+    rb"(?:\[Rank \d++\] )?(?:ncclComm\w++ )?"
+    rb"comm (0x[0-9a-f]++) rank (\d{1,9}+) n[rR]anks (\d{1,9}+) "
+    rb"(?:nNodes (\d{1,9}+) localRanks \d++ localRank \d++ MNNVL ([01])"
+    rb"|cudaDev \d++ (?:nvmlDev \d++ )?busId ([0-9a-f]{1,12}+) "
+    rb"(?:commId (0x[0-9a-f]++)"
+    rb"|parent 0x[0-9a-f]++ (?:splitCount|childCount) \d++ color -?\d++ key -?\d++)"
     rb" ?- Init (?:(START)|COMPLETE))"
 )
 _USUAL = re.compile(_FORM)
-_USUAL_LINES = re.compile(rb"(?:([^ \n]+):\d+( \[\d+\]) NCCL INFO " + _FORM + rb"|[^\n]*)\n")
+_USUAL_LINES = re.compile(rb"(?:([^ \n]+):\d++( \[\d++\]) NCCL INFO " + _FORM + rb"|[^\n]*)\n")
 
 
 Said = tuple[bytes, ...]
@@ -45,7 +46,7 @@ def usual(text: bytes) -> Said | None:
 
 
 def usual_lines(lines: list[bytes]) -> list[Said]:
-    """What each line says; all empty where it has not the usual form."""
+    """What lines say that begin with their record; all empty where that has no usual form."""
     return _USUAL_LINES.findall(b"\n".join((*lines, b"")))
 
 
@@ -73,19 +74,20 @@ class Communicators:
         if start:
             if not identity:
                 return False
-            comm = self._by_id.get(identity) or self._identified(identity, int(nranks))
-            process.pointers[pointer] = comm.key
+            size = int(nranks)
+            comm = self._by_id.get(identity) or self._identified(identity, size)
+            process.pointers[pointer] = comm
             if process.bus is None:
                 process.bus = address(int(bus, 16))
-            self._begin(process, comm, int(rank), int(nranks))
+            self._begin(process, comm, int(rank), size)
             return True
-        key = process.pointers.get(pointer)
-        if key is None:
+        known = process.pointers.get(pointer)
+        if known is None:
             return False
         if nodes:
-            self.known[key].span(int(nodes), mnnvl=mnnvl == b"1")
+            known.span(int(nodes), mnnvl=mnnvl == b"1")
         else:
-            self.known[key].complete(process.ranks[key], self._memberships)
+            known.complete(int(rank), self._memberships)
         return True
 
     def read(self, process: Process, text: bytes) -> bool:
@@ -144,15 +146,16 @@ class Communicators:
         """The communicator of a line: by commId, by how it was split, else by its size."""
         known = None if begins else process.pointers.get(pointer)
         if known is not None:
-            return self.known[known]
+            return known
         identity = _COMM_ID.search(rest)
         if identity is not None:
             comm = self._identified(identity[1], nranks)
         else:
-            parent = process.pointers.get(_parent(rest), "")
+            parent = process.pointers.get(_parent(rest))
             split = b" ".join(_SPLIT.findall(rest)[1:-1]).decode()
-            comm = self._named(f"{parent}/{split}" if split else f"of {nranks} ranks", nranks)
-        process.pointers[pointer] = comm.key
+            of = parent.key if parent else ""
+            comm = self._named(f"{of}/{split}" if split else f"of {nranks} ranks", nranks)
+        process.pointers[pointer] = comm
         return comm
 
     def _identified(self, identity: bytes, nranks: int) -> Comm:

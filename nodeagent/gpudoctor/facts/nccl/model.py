@@ -166,11 +166,15 @@ class FlightGap(msgspec.Struct, frozen=True):
 
 
 class StuckWatchdog(msgspec.Struct, frozen=True):
-    """A rank whose own watchdog did not move for `seconds`: it hangs in a call."""
+    """A rank whose own watchdog did not move for `seconds`: it hangs in a call.
+
+    `after_timeout` says that it had still moved when another rank gave a collective up.
+    """
 
     rank: int
     seconds: int | None
     line: Line
+    after_timeout: bool = False
 
 
 class Rail(msgspec.Struct, frozen=True):

@@ -14,28 +14,37 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from gpudoctor.facts.nccl import messages, ras, watchdog
-from gpudoctor.facts.nccl.communicators import Said, usual, usual_lines
+from gpudoctor.facts.nccl import messages, ras, reports, watchdog
+from gpudoctor.facts.nccl.channels import Said as ChannelSaid
+from gpudoctor.facts.nccl.channels import usual_lines
+from gpudoctor.facts.nccl.communicators import usual
+from gpudoctor.facts.nccl.lines import LARGEST, Lines, Part
 from gpudoctor.facts.nccl.model import Line, NcclLog
-from gpudoctor.facts.nccl.records import LONGEST, Record, is_wrapped, plain, records
+from gpudoctor.facts.nccl.records import (
+    LONGEST,
+    Record,
+    is_wrapped,
+    plain,
+    records,
+    without_prefix,
+)
+from gpudoctor.facts.nccl.reports import Reports
 from gpudoctor.facts.nccl.speakers import Speakers
 from gpudoctor.facts.nccl.state import Process
 from gpudoctor.facts.nccl.summary import summarise
 
 if TYPE_CHECKING:
-    from gpudoctor.facts.nccl import flight
-    from gpudoctor.facts.nccl.sieve import Sieve
+    from mmap import mmap
+
+    from gpudoctor.facts.nccl.sieve import Marker, Marks, Sieve, Sifted
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
-_PIECE = 1 << 20
 _TAIL_BYTES = 1 << 14
 _SIEVED = 1 << 16
 """Smaller pieces are not worth the sieve."""
 _SEEN_LIMIT = 1 << 11
-_FLIGHT = b"Not all ranks joining collective"
-"""With what the tool that reads flight records begins."""
 
 # The first eight bytes of messages that carry nothing for us and are printed often.
 _DULL = frozenset(
@@ -56,11 +65,6 @@ def _is_clean(text: bytes) -> bool:
     )
 
 
-def _begins_report(line: bytes) -> bool:
-    """Tell the line with which a report begins that is read line by line."""
-    return ras.begins(line) or (_FLIGHT in line and b" NCCL INFO " not in line)
-
-
 class Parser:
     """Takes pieces of one or more logs of one job and sums them up.
 
@@ -70,39 +74,44 @@ class Parser:
     def __init__(self) -> None:
         self.book = messages.Book()
         self.work = watchdog.Watchdog()
-        self.ras = ras.Reader()
-        self.flight: flight.Reader | None = None
+        self.reports = Reports(self.book.place)
         self.sources: list[str] = []
         self.lines = 0
         self.unfinished: Line | None = None
         self._speakers = Speakers(self.book.add)
         self._at, self._line = self.book.place.at, self.book.place.line
-        self._prefixed = False
-        self._wrapped = False
+        self.cut = Lines()
+        self.is_prefixed = False
+        """Whether each line begins with something of its own, such as the time."""
+        self.is_wrapped = False
+        """Whether the lines are JSON documents."""
         self._again: set[int] = set()
         """Hashes of what the sieve has to let through again."""
-        self._reports_are_read = False
-        self._rest = b""
-        self._skipping = False
         self._number = 0
         self._tail = b""
         self._source = ""
 
     def open(self, source: str) -> None:
         """Begin with another source; its lines count from 1."""
-        self._close()
+        self.close(self.cut.end())
         self._source = source
         if source not in self.sources[-1:]:
             self.sources.append(source)
         self.book.lines_before = self.lines
         self._number = 0
-        self._prefixed = self._wrapped = False
+        self.is_prefixed = self.is_wrapped = False
+        self.reports.open()
         self._speakers.forget_heads()
 
     def feed(self, chunk: bytes) -> None:
         """Read some more bytes of the source."""
-        for start in range(0, len(chunk), _PIECE):
-            self._feed(chunk[start : start + _PIECE])
+        for part in self.cut.take(chunk):
+            self.read(part, self.mark(part))
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether large parts are seen at once."""
+        return self._fast is not None
 
     def so_far(self) -> NcclLog:
         """Return what the whole lines read so far say; reading goes on after it."""
@@ -110,113 +119,79 @@ class Parser:
 
     def finish(self) -> NcclLog:
         """Return what all the sources say so far; the open one ends here."""
-        self._close()
+        self.close(self.cut.end())
         return summarise(self)
 
-    def _close(self) -> None:
-        rest, self._rest, self._skipping = self._rest, b"", False
+    def close(self, rest: bytes) -> None:
+        """End the source; the rest of it is what stands behind its last newline."""
         if rest and not (self._number and _CHANNEL in rest):
             # What is cut off may look like a channel without GDR.
-            self._read(rest + b"\n", 0, len(rest) + 1)
+            whole = rest + b"\n"
+            self.read(Part(whole, 0, len(whole)), None)
         self._look_at_tail()
         self._tail = b""
 
-    def _feed(self, chunk: bytes) -> None:
-        stop = chunk.rfind(b"\n") + 1
-        if not stop:
-            if not self._skipping:
-                self._rest += chunk
-            if len(self._rest) > LONGEST:
-                self._rest, self._skipping = self._rest[:LONGEST], True
-            return
-        start = chunk.find(b"\n") if self._skipping else 0
-        if self._rest:
-            # Of a large piece only the line that was cut is put together.
-            first = chunk.find(b"\n", start) + 1 if stop > _SIEVED else stop
-            whole = b"".join((self._rest, memoryview(chunk)[start:first]))
-            self._read(whole, 0, len(whole))
-            start = first
-        self._skipping = False
-        self._rest = chunk[stop:]
-        if start < stop:
-            self._read(chunk, start, stop)
-
     @cached_property
-    def _sieve(self) -> Sieve | None:
-        """The sieve needs numpy (extra `fast`); without it all lines are looked at one by one."""
-        # Imported when the first large piece comes: numpy costs more than a short log. Its linear
+    def _fast(self) -> tuple[Marker, Sieve] | None:
+        """Both need numpy (extra `fast`); without it all lines are looked at one by one."""
+        # Imported when the first large part comes: numpy costs more than a short log. Its linear
         # algebra, which is not used, would start a thread for each core.
         os.environ.setdefault(_BLAS_THREADS, "1")
         try:
-            from gpudoctor.facts.nccl.sieve import Sieve
+            from gpudoctor.facts.nccl.sieve import Marker, Sieve
         except ImportError:
             return None
-        return Sieve(_PIECE, (b"NCCL", _FLIGHT), _DULL)
+        sieve = Sieve()
+        return Marker(LARGEST, (b"NCCL", reports.FLIGHT), _DULL), sieve
 
-    def _read(self, data: bytes, start: int, stop: int) -> None:
-        """Read the whole lines between these places, the newline of the last included."""
-        self._reports_are_read = False
-        if self._is_in_report():
+    def mark(self, part: Part) -> Marks | None:
+        """See at once what is worth reading of a part; None where all its lines are to be looked
+        at, or none has anything of NCCL.
+        """
+        data, start, stop = part
+        is_large = stop - start > _SIEVED and not self.is_wrapped
+        if not is_large or data.find(b"NCCL", start, stop) < 0 or self._fast is None:
+            return None
+        marker, _ = self._fast
+        return marker.mark(data, start, stop, prefixed=self.is_prefixed)
+
+    def read(self, part: Part, marks: Marks | None) -> None:
+        """Read a part: of one that was marked the lines that are worth it."""
+        data, start, stop = part
+        if self.reports.is_open:
             self._read_reports(data[start:stop])
-        if data.find(b"NCCL", start, stop) < 0:
-            if data.find(_FLIGHT, start, stop) >= 0:
-                self._read_reports(data[start:stop])
-            count = data.count(b"\n", start, stop)
-        elif stop - start > _SIEVED and not self._wrapped and self._sieve is not None:
-            count = self._read_sieved(self._sieve, data, start, stop)
-        else:
+        if marks is not None and self._fast is not None:
+            _, sieve = self._fast
+            count = len(marks.ends)
+            self._read_sifted(sieve, sieve.sift(marks), part)
+        elif data.find(b"NCCL", start, stop) >= 0:
             count = self._read_lines(data[start:stop])
+        else:
+            if data.find(reports.FLIGHT, start, stop) >= 0:
+                self._read_reports(data[start:stop])
+            count = data[start:stop].count(b"\n")
         self.lines += count
         self._number += count
         tail = data[max(start, stop - _TAIL_BYTES) : stop]
         self._tail = (self._tail + tail)[-_TAIL_BYTES:]
 
-    def _is_in_report(self) -> bool:
-        return self.ras.is_open or (self.flight is not None and self.flight.is_open)
+    def _read_reports(self, part: bytes) -> None:
+        self.reports.read(self._source, self._number + 1, part)
 
-    def _read_reports(self, piece: bytes) -> None:
-        """Read the parts of a piece that are reports of `ncclras` or of the tool that reads flight
-        records: few of their lines name NCCL.
-        """
-        if self._reports_are_read:
-            return
-        self._reports_are_read = True
-        for number, line in enumerate(piece.split(b"\n")[:-1], self._number + 1):
-            if self._is_in_report() or _begins_report(line):
-                text = plain(line)
-                self._at(self._source, number, text)
-                if self.ras.is_open or ras.begins(line):
-                    self.ras.read(text, self._line())
-                if self.flight is None and _FLIGHT in line:
-                    from gpudoctor.facts.nccl.flight import (
-                        Reader,
-                    )  # imported late: few logs have it
-
-                    self.flight = Reader()
-                if self.flight is not None:
-                    self.flight.read(text, self._line())
-
-    def _read_sieved(self, sieve: Sieve, data: bytes, start: int, stop: int) -> int:
-        """Read what the sieve lets through of a part; return how many lines that has."""
+    def _read_sifted(self, sieve: Sieve, sifted: Sifted, part: Part) -> None:
+        """Read what the sieve lets through of a part."""
+        data, start, stop = part
         first = self._number + 1
-        sifted = sieve.sift(data, start, stop, prefixed=self._prefixed)
-        lines = [
-            data[start + begin : start + end]
-            for _, begin, end, its_hash in sifted.kept
-            if not its_hash
-        ]
-        others = zip(lines, self._told(lines), strict=True)
+        source, at, usual = self._source, self._at, self.book.communicators.read_usual
+        called = self._speakers.called
+        told = iter(sifted.told)
+        channels = self._channels(sifted, data, start)
         learned: dict[int, None] = {}
         unlike: set[int] = set()
         for line, begin, end, its_hash in sifted.rows():
-            if not its_hash:
-                text, said = next(others)
-                if not (said[0] and self._is_read(first + line, text, said)):
-                    if _begins_report(text):
-                        self._read_reports(data[start:stop])
-                    self._take(first + line, text)
-            else:
-                process = self._take(first + line, data[start + begin : start + end])
+            if its_hash:
+                text = data[start + begin : start + end]
+                process = self._connected(first + line, text, channels.get(line))
                 if process is None:
                     if its_hash not in unlike:
                         # Those alike differ in what the hash leaves out, and may be read.
@@ -225,6 +200,20 @@ class Parser:
                 elif len(process.hashes) < _SEEN_LIMIT:
                     process.hashes.add(its_hash)
                     learned[its_hash] = None
+            else:
+                said = next(told)
+                process = called(said[0], said[1]) if said[0] else None
+                if process is not None and said[-1]:
+                    at(source, first + line, data[start + begin : start + end])
+                if process is not None and usual(process, said):
+                    if not process.is_remapped:
+                        continue
+                    self._hear_again(process)
+                else:
+                    text = data[start + begin : start + end]
+                    if reports.begins(text):
+                        self._read_reports(data[start:stop])
+                    self._take(first + line, text)
             if self._again:
                 # Twice the same channel line does no harm.
                 sifted.add(self._again, line)
@@ -232,31 +221,30 @@ class Parser:
                     learned.pop(each, None)
                 self._forget()
         sieve.learn(list(learned))
-        return len(sifted)
 
-    def _told(self, lines: list[bytes]) -> list[Said]:
-        """What lines say of communicators, for all together."""
-        if self._prefixed:
-            lines = [line[line.rfind(b" ", 0, line.find(_INFO) - 5) + 1 :] for line in lines]
-        return usual_lines(lines)
+    def _channels(self, sifted: Sifted, data: bytes | mmap, start: int) -> dict[int, ChannelSaid]:
+        """What the channel lines say that are to be read, by their index, for all together."""
+        rows = [row for row in sifted.kept if row[-1]]
+        lines = [data[start + begin : start + end] for _, begin, end, _ in rows]
+        if self.is_prefixed:
+            lines = [without_prefix(line) for line in lines]
+        return {row[0]: said for row, said in zip(rows, usual_lines(lines), strict=True) if said[0]}
 
-    def _is_read(self, number: int, line: bytes, said: Said) -> bool:
-        """Read a line by what it says of a communicator, if it does."""
-        process = self._speakers.called(said[0], said[1])
-        if process is None:
-            return False
-        if said[-1]:
+    def _connected(self, number: int, line: bytes, said: ChannelSaid | None) -> Process | None:
+        """Read a channel line, by what it says if it has the usual form; return as `_take`."""
+        process = self._speakers.called(said[0], said[1]) if said else None
+        if said is None or process is None:
+            return self._take(number, line)
+        if said[2] not in process.heard:
             self._at(self._source, number, line)
-        if not self.book.communicators.read_usual(process, said):
-            return False
-        if process.is_remapped:
-            self._hear_again(process)
-        return True
+            self.book.channels.connect(process, *said[3:])
+            self._remember(said[2], process)
+        return process
 
     def _forget(self) -> None:
         """Let through again what has to be heard again."""
-        if self._again and self._sieve is not None:
-            self._sieve.forget(self._again)
+        if self._again and self._fast is not None:
+            self._fast[1].forget(self._again)
         self._again = set()
 
     def _take(self, number: int, line: bytes) -> Process | None:
@@ -267,7 +255,7 @@ class Parser:
         if text[:8] in _DULL and b" NCCL " not in text:
             return None
         tail = text[8:] if text[:8] == b"Channel " else b""
-        core = head[head.rfind(b" ", 0, -5) + 1 :] if self._prefixed else head
+        core = head[head.rfind(b" ", 0, -5) + 1 :] if self.is_prefixed else head
         process = self._speakers.of(core)
         if process is None:
             return self._slow(number, line, head, tail)
@@ -294,12 +282,12 @@ class Parser:
 
     def _read_lines(self, piece: bytes) -> int:
         """Read all lines of a piece one by one; return how many."""
-        if ras.BEGIN in piece or _FLIGHT in piece:
+        if ras.BEGIN in piece or reports.FLIGHT in piece:
             self._read_reports(piece)
         lines = piece.split(b"\n")[:-1]
-        if self._wrapped:
+        if self.is_wrapped:
             lines = [plain(line) for line in lines]
-        if self._prefixed:
+        if self.is_prefixed:
             self._read_prefixed(lines, self._number + 1)
         else:
             self._read_plain(lines, self._number + 1)
@@ -342,8 +330,8 @@ class Parser:
         if b" NCCL CALL " in raw or b" NCCL TRACE " in raw:
             return None
         text = plain(raw[:LONGEST])
-        if not self._wrapped and is_wrapped(raw) and text != raw:
-            self._wrapped = True
+        if not self.is_wrapped and is_wrapped(raw) and text != raw:
+            self.is_wrapped = True
         self._at(self._source, number, text)
         found = list(records(text, self._speakers.hosts))
         if not found:
@@ -353,7 +341,7 @@ class Parser:
         for record in found:
             process = self._read_record(record)
         core = record.core
-        self._prefixed = self._prefixed or (head != core and self._speakers.knows(core))
+        self.is_prefixed = self.is_prefixed or (head != core and self._speakers.knows(core))
         self._speakers.introduce(core, process)
         if len(found) > 1:
             return None

@@ -21,6 +21,7 @@ _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 _LEVEL = re.compile(rb" ?NCCL (INFO|WARN|ABORT) ")
 _HEADER = re.compile(rb"([A-Za-z0-9_][\w.-]*):(\d{1,9}):(\d{1,9}) \[(-?\d{1,4})\]")
 _OLD_HEADER = re.compile(rb"([A-Za-z0-9_][\w.-]*):(\d{1,9}):(\d{1,9})(?= |$)")
+_INFO = b" NCCL INFO "
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d+)?)")
 _REPEATED = re.compile(rb"\s*\[repeated \d+x across cluster\].*$")
 _FRAME = "│".encode()
@@ -51,6 +52,11 @@ def plain(line: bytes) -> bytes:
         # Pasted from a page or a mail.
         line = line.replace(b"&gt;", b">").replace(b"&lt;", b"<").replace(b"&amp;", b"&")
     return line.removeprefix(_FRAME).removesuffix(_FRAME).strip(b" \t\r")
+
+
+def without_prefix(line: bytes) -> bytes:
+    """The record of a line that has something in front of it, such as the time, up to a space."""
+    return line[line.rfind(b" ", 0, line.find(_INFO) - 5) + 1 :]
 
 
 def is_wrapped(line: bytes) -> bool:

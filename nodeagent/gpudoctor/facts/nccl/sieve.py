@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from mmap import mmap
+from typing import NamedTuple
 
 import numpy as np
 
+from gpudoctor.facts.nccl.communicators import Said, usual_lines
 from gpudoctor.facts.nccl.fingerprint import MARK_BYTES, TEXT_AT, Fingerprints, Marked, word
+from gpudoctor.facts.nccl.records import without_prefix
 from gpudoctor.facts.nccl.vectors import Array, Places, hold
 
 _TABLE_BITS, _SPARE_BITS = 20, 18
@@ -23,20 +27,85 @@ _SLOT_SHIFT, _SPARE_SHIFT = np.uint64(63 - _TABLE_BITS), np.uint64(43 - _SPARE_B
 _SPARE_MASK = np.uint64((1 << _SPARE_BITS) - 1)
 
 
-class Sifted:
-    """The lines of a piece: where each begins and ends, its hash, 0 where it is no channel line
-    of the usual form; and which of them are to be read: of those alike the first.
+class Marks(NamedTuple):
+    """What is seen of a part of a log at once, whatever was read before.
+
+    `ends`: of each line the place of its newline; `hashes`: its hash, 0 where it is no channel
+    line of the usual form; `others`: the lines without a hash that are worth reading, in order;
+    `told`: what each of these says of a communicator, if it has the usual form.
     """
 
-    def __init__(self, columns: tuple[Array, ...], kept: Array) -> None:
-        self._columns = columns
+    ends: Array
+    hashes: Array
+    others: Array
+    told: list[Said]
+
+
+class Marker:
+    """Finds the lines, hashes the channel lines, and chooses among the others.
+
+    Takes parts of up to `most` bytes. A line without NCCL's mark is chosen if it holds one of the
+    `words`. `dull` are the first eight bytes of messages that carry nothing.
+    """
+
+    def __init__(self, most: int, words: Iterable[bytes], dull: Iterable[bytes]) -> None:
+        self._words = tuple(words)
+        self._dull = np.array(sorted(word(text) for text in dull), np.uint64)
+        # Freed once, a block this large makes glibc keep the smaller ones that each part takes,
+        # instead of giving them back to the kernel and having them cleared each time.
+        np.empty(_KEPT_BYTES, np.uint8)
+        self._places = Places(most, b"\n", b"F")
+        self._forms = {prefixed: Fingerprints(prefixed=prefixed) for prefixed in (False, True)}
+
+    def mark(self, data: bytes | mmap, start: int, stop: int, *, prefixed: bool) -> Marks:
+        """Mark a part that holds whole lines and ends with a newline; places are counted from
+        `start`.
+
+        `prefixed`: each line begins with something of its own, such as the time, up to a space.
+        """
+        text = np.frombuffer(data, np.uint8, stop - start, start)
+        ends, marks, lines = self._places.find(text)
+        marks -= MARK_BYTES
+        starts = np.empty_like(ends)
+        starts[0] = 0
+        np.add(ends[:-1], 1, out=starts[1:])
+        marked = self._forms[prefixed].take(text, starts, ends, marks, lines)
+        is_unmarked = np.ones(len(ends), bool)
+        is_unmarked[marked.lines] = False
+        unmarked = np.flatnonzero(is_unmarked)
+        hashes = np.zeros(len(ends), np.uint64)
+        hashes[marked.lines] = marked.hashes
+        is_other = hashes == 0
+        is_other[unmarked] = hold(text, starts.take(unmarked), ends.take(unmarked), *self._words)
+        is_other[self._dull_lines(text, ends, marked)] = False
+        others = np.flatnonzero(is_other)
+        places = zip(starts.take(others).tolist(), ends.take(others).tolist(), strict=True)
+        texts = [data[start + begin : start + end] for begin, end in places]
+        if prefixed:
+            texts = [without_prefix(text) for text in texts]
+        return Marks(ends, hashes, others, usual_lines(texts))
+
+    def _dull_lines(self, text: Array, ends: Array, marked: Marked) -> Array:
+        """The lines that carry nothing, unless another record is glued to the message."""
+        nearest = self._dull.take(self._dull.searchsorted(marked.words), mode="clip")
+        rows = marked.others[nearest == marked.words]
+        lines = marked.lines.take(rows)
+        glued = hold(text, marked.marks.take(rows) + TEXT_AT, ends.take(lines), b"NCCL")
+        telling: Array = lines[~glued]
+        return telling
+
+
+class Sifted:
+    """The lines of a part that are to be read: the first of those alike, and what is added."""
+
+    def __init__(self, marks: Marks, kept: Array) -> None:
+        self._marks = marks
+        self.told = marks.told
+        """What those without a hash say of a communicator."""
         self.kept = self._rows(kept)
         """Index, begin, end and hash of the lines that are to be read, in their order."""
         self._added: list[tuple[int, ...]] = []
         self._by_hash: tuple[Array, Array] | None = None
-
-    def __len__(self) -> int:
-        return len(self._columns[0])
 
     def rows(self) -> Iterator[tuple[int, ...]]:
         """What is `kept`, and what is added on the way."""
@@ -57,8 +126,8 @@ class Sifted:
 
     def _with_hash(self, hashes: Array, after: int) -> Array:
         if self._by_hash is None:
-            order = np.argsort(self._columns[-1])
-            self._by_hash = order, self._columns[-1].take(order)
+            order = np.argsort(self._marks.hashes)
+            self._by_hash = order, self._marks.hashes.take(order)
         order, ordered = self._by_hash
         begins = ordered.searchsorted(hashes).tolist()
         stops = ordered.searchsorted(hashes, "right").tolist()
@@ -67,27 +136,19 @@ class Sifted:
         return lines[lines > after]
 
     def _rows(self, lines: Array) -> list[tuple[int, ...]]:
-        columns = (lines, *(column.take(lines) for column in self._columns))
+        ends = self._marks.ends
+        begins = ends.take(lines - 1) + 1
+        begins[lines == 0] = 0
+        columns = (lines, begins, ends.take(lines), self._marks.hashes.take(lines))
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 class Sieve:
-    """Remembers the hashes of what was read; the memory is fixed, and forgets at worst.
+    """Remembers the hashes of what was read; the memory is fixed, and forgets at worst."""
 
-    Takes pieces of up to `most` bytes. A line without NCCL's mark is read if it holds one of the
-    `words`. `dull` are the first eight bytes of messages that carry nothing.
-    """
-
-    def __init__(self, most: int, words: Iterable[bytes], dull: Iterable[bytes]) -> None:
-        self._words = tuple(words)
-        self._dull = np.array(sorted(word(text) for text in dull), np.uint64)
+    def __init__(self) -> None:
         self._table = np.zeros(1 << _TABLE_BITS, np.uint64)
         self._spare = np.zeros(1 << _SPARE_BITS, np.uint64)
-        # Freed once, a block this large makes glibc keep the smaller ones that each piece takes,
-        # instead of giving them back to the kernel and having them cleared each time.
-        np.empty(_KEPT_BYTES, np.uint8)
-        self._places = Places(most, b"\n", b"F")
-        self._forms = {prefixed: Fingerprints(prefixed=prefixed) for prefixed in (False, True)}
 
     def learn(self, hashes: list[int]) -> None:
         """Drop such lines from now on."""
@@ -97,6 +158,8 @@ class Sieve:
         pushed = self._table[slots]
         self._table[slots] = found
         self._spare[_spare_slots(pushed)] = pushed
+        # Here all lines without a hash are looked up.
+        self._table[0] = 0
 
     def forget(self, hashes: Iterable[int]) -> None:
         """Let such lines through again."""
@@ -107,53 +170,20 @@ class Sieve:
         ):
             table[slots[table[slots] == found]] = 0
 
-    def sift(self, data: bytes, start: int, stop: int, *, prefixed: bool) -> Sifted:
-        """Choose the lines to read of a part that holds whole lines and ends with a newline;
-        their places are counted from `start`.
-
-        `prefixed`: each line begins with something of its own, such as the time, up to a space.
+    def sift(self, marks: Marks) -> Sifted:
+        """Choose what is to be read: of the lines whose hash was not learned the first of each,
+        and those without a hash.
         """
-        text = np.frombuffer(data, np.uint8, stop - start, start)
-        ends, marks, lines = self._places.find(text)
-        marks -= MARK_BYTES
-        starts = np.empty_like(ends)
-        starts[0] = 0
-        np.add(ends[:-1], 1, out=starts[1:])
-        marked = self._forms[prefixed].take(text, starts, ends, marks, lines)
-        is_kept = np.ones(len(ends), bool)
-        is_kept[marked.lines] = False
-        unmarked = np.flatnonzero(is_kept)
-        is_kept[unmarked] = hold(text, starts.take(unmarked), ends.take(unmarked), *self._words)
-        is_kept[marked.lines[_first_of_each(marked.hashes, self._unknown(marked.hashes))]] = True
-        is_kept[self._dull_lines(text, ends, marked)] = False
-        hashes = np.zeros(len(ends), np.uint64)
-        hashes[marked.lines] = marked.hashes
-        return Sifted((starts, ends, hashes), np.flatnonzero(is_kept))
+        unknown = self._unknown(marks.hashes)
+        _, first = np.unique(marks.hashes.take(unknown), return_index=True)
+        return Sifted(marks, np.sort(np.concatenate((marks.others, unknown.take(first)))))
 
     def _unknown(self, hashes: Array) -> Array:
-        """Those whose hash was not learned, those without a hash among them."""
-        known = self._table.take((hashes >> _SLOT_SHIFT).view(np.int64)) == hashes
-        known &= hashes != 0
-        kept: Array = np.flatnonzero(~known)
-        left = hashes.take(kept)
-        unknown = (self._spare.take(_spare_slots(left)) != left) | (left == 0)
-        return kept.compress(unknown)
-
-    def _dull_lines(self, text: Array, ends: Array, marked: Marked) -> Array:
-        """The lines that carry nothing, unless another record is glued to the message."""
-        nearest = self._dull.take(self._dull.searchsorted(marked.words), mode="clip")
-        rows = marked.others[nearest == marked.words]
-        lines = marked.lines.take(rows)
-        glued = hold(text, marked.marks.take(rows) + TEXT_AT, ends.take(lines), b"NCCL")
-        telling: Array = lines[~glued]
-        return telling
-
-
-def _first_of_each(hashes: Array, rows: Array) -> Array:
-    """Of rows with the same hash the first, and all rows without a hash."""
-    found = hashes.take(rows)
-    _, first = np.unique(found, return_index=True)
-    return np.concatenate((rows.take(first), rows[found == 0]))
+        """The lines that have a hash which was not learned."""
+        learned = self._table.take((hashes >> _SLOT_SHIFT).view(np.int64))
+        left: Array = np.flatnonzero(learned != hashes)
+        found = hashes.take(left)
+        return left.compress(self._spare.take(_spare_slots(found)) != found)
 
 
 def _spare_slots(hashes: Array) -> Array:

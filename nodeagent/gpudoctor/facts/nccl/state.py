@@ -34,6 +34,12 @@ class Place:
 class Process:
     """One process's use of one GPU: NCCL's pid and `[DEV]` on one host, until a restart."""
 
+    __slots__ = (
+        "bootstrapped", "bus", "device", "failed", "hashes", "heard", "host", "is_remapped",
+        "lives", "local", "mapped", "net", "networks", "own_nics", "pid", "pointers", "ranks",
+        "rows", "run", "version", "waited", "widest",
+    )  # fmt: skip
+
     def __init__(self, host: str, pid: int, device: int) -> None:
         self.host = host
         self.pid = pid
@@ -43,7 +49,7 @@ class Process:
         self.net: dict[tuple[str, int, str, bool], Line] = {}
         self.local: set[str] = set()
         self.rows: dict[int, bytearray] = {}
-        self.pointers: dict[bytes, str] = {}
+        self.pointers: dict[bytes, Comm] = {}
         self.ranks: dict[str, int] = {}
         """Communicator -> this process's rank in it."""
         self.bus: str | None = None

@@ -81,6 +81,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
     _symptom("ofi-no-provider", b"Unable to find a protocol that worked"),
     _symptom("plugin-init", b"Initializing plugin failed"),
     _symptom("plugin-init", b"aws-ofi-nccl initialization failed"),
+    # The file is there and the loader refuses it; that there is none is normal.
+    _symptom(
+        "plugin-load",
+        b"lugin",
+        rb"(?:Plugin load(?: \([^)]*\))? returned \d+ : |dlerror=)"
+        rb"(?!\S*lib\w*ccl-\w+\S*: cannot open shared object)(?P<reason>\S.*?)"
+        rb"(?: ?:? when loading|  ?No plugin found|$)",
+    ),
     _symptom(
         "ofi-provider",
         b"elected provider is ",

@@ -20,6 +20,8 @@ _GROUP = re.compile(rb"PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>\S+))?")
 _SIGNAL = re.compile(rb"dump signal due to a collective timeout from +rank (?P<rank>\d{1,9})")
 _PREFIX_RANK = re.compile(rb"\[rank(?P<rank>\d+)\]")
 _STUCK = re.compile(rb"watchdog got stuck for (?P<seconds>\d{1,9}) seconds")
+_CLOCK = re.compile(rb"\[[A-Z](?P<day>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)\.")
+_DAY_S, _HALF_DAY_S = 86400, 43200
 _HEARTBEAT = b"Heartbeat monitor timed out"
 _GAVE_UP = re.compile(
     rb"(?i)timed ?out|wait timeout|timeout after|DistStoreError|SIGTERM|Terminated|exitcode"
@@ -46,12 +48,15 @@ class Watchdog:
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], WorkStatus] = {}
         self._stuck: dict[int, StuckWatchdog] = {}
+        self._first_timeout: int | None = None
         self.gave_up_first: tuple[int, Line] | None = None
         """The rank whose timeout made the others dump their flight recorders."""
 
     def read(self, line: bytes, evidence: Line) -> None:
         """Read a line that is no NCCL record."""
         if b"WorkNCCL(" in line and (timeout := _TIMEOUT.search(line)):
+            if self._first_timeout is None:
+                self._first_timeout = _clock(line)
             self._note(
                 _group(line),
                 int(timeout["rank"]),
@@ -88,7 +93,16 @@ class Watchdog:
         old = self._stuck.get(number)
         if old is None or (stuck is not None and old.seconds is None):
             seconds = int(stuck["seconds"]) if stuck else None
-            self._stuck[number] = StuckWatchdog(number, seconds, evidence)
+            after = self._moved_at_timeout(_clock(line), seconds)
+            self._stuck[number] = StuckWatchdog(number, seconds, evidence, after)
+
+    def _moved_at_timeout(self, now: int | None, seconds: int | None) -> bool:
+        """Whether a watchdog that has been stuck so long moved when the first timeout was told."""
+        if now is None or seconds is None or self._first_timeout is None:
+            return False
+        # Of the time alone, without the day: a job that waits longer than half a day is no matter.
+        since = (now - seconds - self._first_timeout) % _DAY_S
+        return since < _HALF_DAY_S
 
     def stuck(self) -> tuple[StuckWatchdog, ...]:
         """The ranks whose own watchdog hangs."""
@@ -154,6 +168,14 @@ def _group(line: bytes) -> str:
         b":".join(part for part in match.groups() if part).decode("utf-8", "replace")
         if match
         else ""
+    )
+
+
+def _clock(line: bytes) -> int | None:
+    """Return the time of day of a line of PyTorch's log, in seconds."""
+    match = _CLOCK.search(line)
+    return (
+        None if match is None else int(match["h"]) * 3600 + int(match["m"]) * 60 + int(match["s"])
     )
 
 

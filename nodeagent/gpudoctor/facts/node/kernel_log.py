@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gpudoctor.facts.node.kernel_log_host_lines import DeviceKind, KillScope
 from gpudoctor.facts.node.xid import Action, XidSeverity, sxid_action, xid
 from gpudoctor.report import Evidence, Subject
 
@@ -53,6 +54,8 @@ class GpuEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     `count` is a lower bound, since the driver limits its rate. `first_time` and `last_time` are
     the log's own stamps. The fields from `pid` on are those of the first line;
     `recovery_action` is the last one. `ended` says that the driver has since recovered the GPU.
+    `boots` counts the boots that it came in, `before_boot` says that the last one is not among
+    them; the other fields are then those of the last boot that it came in.
     """
 
     kind: EventKind
@@ -75,11 +78,16 @@ class GpuEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_time: str | None = None
     text: str = ""
     line: int = 0
+    first_line: int = 0
     ended: bool = False
+    boots: int = 1
+    before_boot: bool = False
 
     @property
     def action(self) -> Action:
-        """What this event alone asks for."""
+        """What this event alone asks for; a reboot has done that."""
+        if self.before_boot:
+            return Action.NONE
         if self.kind is EventKind.SXID:
             return sxid_action(self.code, fatal=bool(self.fatal))
         if self.recovery_action is not None:
@@ -101,13 +109,15 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that the kernel killed because its cgroup reached its memory limit."""
+    """A process that the kernel killed for want of memory, its cgroup's or the machine's."""
 
     pid: int
     process: str
     pod: str | None
     text: str
     line: int
+    scope: KillScope = KillScope.CGROUP
+    time: str | None = None
     host: str | None = None
 
 
@@ -122,10 +132,33 @@ class PcieError(msgspec.Struct, kw_only=True):
     host: str | None = None
 
 
+class IommuFault(msgspec.Struct, kw_only=True):
+    """DMA of one device that the IOMMU stopped. `kind` is None where the log does not tell it."""
+
+    device: str
+    reason: str
+    count: int
+    text: str
+    line: int
+    kind: DeviceKind | None = None
+    host: str | None = None
+
+
+class Past(msgspec.Struct, kw_only=True):
+    """Something that is no event, of a boot before the last one. `name` is that of the finding."""
+
+    name: str
+    text: str
+    line: int
+    device: str | None = None
+    host: str | None = None
+
+
 class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel log, read whole. `source` names it in evidence, `subject` is the node.
 
-    `uuids` maps PCI address to GPU UUID. `overflow` counts events beyond the memory bound.
+    All but `past` and the events that are `before_boot` is of the last boot. `uuids` maps PCI
+    address to GPU UUID. `overflow` counts events beyond the memory bound.
     """
 
     subject: Subject
@@ -134,6 +167,8 @@ class KernelLog(msgspec.Struct, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     pcie_errors: tuple[PcieError, ...] = ()
     kills: tuple[Kill, ...] = ()
+    iommu_faults: tuple[IommuFault, ...] = ()
+    past: tuple[Past, ...] = ()
     uuids: dict[str, str] = {}
     overflow: int = 0
 
@@ -161,7 +196,7 @@ def gpu_actions(log: KernelLog) -> dict[str, Action]:
 
 def _gpu_action(events: list[GpuEvent]) -> Action:
     """The worst code decides. Where that is a link, the driver's last word (154) decides."""
-    live = [event for event in events if not event.ended]
+    live = [event for event in events if not event.ended and not event.before_boot]
     hardware = [event.action for event in live if event.severity is XidSeverity.HARDWARE]
     if hardware:
         return max(hardware)
@@ -187,7 +222,7 @@ def published(log: KernelLog) -> dict[str, Any]:
         {
             key: value
             for key, value in msgspec.to_builtins(event).items()
-            if key not in ("text", "line", "ended")
+            if key not in ("text", "line", "first_line", "ended")
         }
         for event in log.events
     ]

@@ -20,6 +20,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CLOCK = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
     r"|[A-Z][a-z]{2} +\d{1,2} +(?:\d{4} +)?\d\d:\d\d:\d\d(?:\.\d+)?"
+    # journalctl writes the months in the user's language
+    r"|(?:[^\W\d_]{2,12}\.?|\d{1,2}月) +\d{1,2}\.? +\d\d:\d\d:\d\d(?:\.\d+)?"
+    r"(?=\s+[\w.-]+\s+kernel\b)"
     r"|\d{9,10}\.\d{3,9}"
 )
 _PREFIX = re.compile(
@@ -27,11 +30,12 @@ _PREFIX = re.compile(
     r"(?:[a-z0-9]{3,9} *:[a-z]{3,6} *: )?"
     rf"(?:(?:[A-Z][a-z]{{2}} )?(?P<clock>{_CLOCK})\s+)?"
     r"(?:(?P<node>[\w.:-]{1,64}): +[a-z0-9]{3,9}: +[a-z]{3,8}: (?=\[))?"
-    r"(?:[\w.-]+: (?=\[))?"
+    r"(?:(?P<stream>[\w.-]+): (?=\[))?"
     r"(?:\[(?P<stamp>[^\]]{1,48})\]:?\s*)?"
     r"(?:(?:(?P<host>[\w.-]+)\s+)?kernel(?:\[\d+\])?(?::|(?: -){3})\s*)?"
     r"(?:\[(?P<uptime>[^\]]{1,48})\]\s*)?"
 )
+_SECONDS = re.compile(r"\s*([0-9]{1,9}\.[0-9]{1,9})(?:\s|\Z)")
 _KMSG = re.compile(r"\s*\d{1,4},\d+,(?P<micros>\d+),[^;]{0,64};")
 _FIELD = re.compile(r"""\s*(?:"MESSAGE"\s*:\s*"|"msg"\s*:\s*"|MESSAGE=)""")
 _STARTS_A_MESSAGE = re.compile(
@@ -40,12 +44,19 @@ _STARTS_A_MESSAGE = re.compile(
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A kernel message without its prefix; `stamped` says that there was one."""
+    """A kernel message without its prefix; `stamped` says that there was one.
+
+    `uptime` is the stamp in seconds since boot where there is such a one, `boot` the journal's id
+    of the boot, `stream` what names the machine in a prefix that is not a host name for certain.
+    """
 
     message: str
     time: str | None = None
     host: str | None = None
     stamped: bool = False
+    uptime: float | None = None
+    boot: str | None = None
+    stream: str | None = None
 
 
 def split_line(raw: bytes) -> Line | None:
@@ -57,7 +68,7 @@ def split_line(raw: bytes) -> Line | None:
         return _journal_json(text)
     if match := _KMSG.match(text):
         seconds = int(match["micros"]) / 1e6
-        return Line(text[match.end() :], f"{seconds:.6f}", stamped=True)
+        return Line(text[match.end() :], f"{seconds:.6f}", stamped=True, uptime=seconds)
     if match := _FIELD.match(text):
         return Line(text[match.end() :].rstrip('",'), stamped=True)
     match = _PREFIX.match(text)
@@ -68,7 +79,17 @@ def split_line(raw: bytes) -> Line | None:
         time.strip() if time else None,
         match["host"] or match["node"],
         stamped=match.end() > 0 and not text[: match.end()].isspace(),
+        uptime=_uptime(match["stamp"], match["uptime"]),
+        stream=match["stream"],
     )
+
+
+def _uptime(*stamps: str | None) -> float | None:
+    """Return the first stamp that is seconds since boot; `dmesg -d` has the difference behind."""
+    for stamp in stamps:
+        if stamp is not None and (match := _SECONDS.match(stamp)):
+            return float(match[1])
+    return None
 
 
 def _journal_json(text: str) -> Line | None:
@@ -94,6 +115,7 @@ def _journal_json(text: str) -> Line | None:
         f"{int(micros) / 1e6:.6f}" if micros.isdecimal() and micros.isascii() else None,
         host if isinstance(host, str) else None,
         stamped=True,
+        boot=boot if isinstance(boot := entry.get("_BOOT_ID"), str) else None,
     )
 
 
@@ -102,9 +124,11 @@ def _collected_json(entry: dict[str, object]) -> Line | None:
     message, seconds, micros = entry.get("msg"), entry.get("sec"), entry.get("usec")
     if not isinstance(message, str):
         return None
-    known = isinstance(seconds, int) and isinstance(micros, int)
+    stamp = None
+    if isinstance(seconds, int) and isinstance(micros, int):
+        stamp = f"{seconds}.{micros:06d}"
     return Line(
-        message.split("\n", 1)[0], f"{seconds}.{micros:06d}" if known else None, stamped=True
+        message.split("\n", 1)[0], stamp, stamped=True, uptime=_uptime(stamp) if stamp else None
     )
 
 
@@ -134,7 +158,16 @@ _XID = re.compile(
     re.DOTALL,
 )
 # Drivers before 515 print the pid alone.
-_PROCESS = re.compile(r"pid='?(?P<pid>[^,']*)'?(?:,\s*name='?(?P<name>[^,']*)'?)?(?:,\s*|\Z)")
+_PROCESS = re.compile(r"pid='?(?P<pid>[^,']*)'?(?:,\s*name=(?P<name>.*)|,\s*|\Z)", re.DOTALL)
+_QUOTED = re.compile(r"'([^']*)'(?:,\s*|\Z)")
+_MAX_NAME = 15  # bytes that the kernel keeps of a program's name, blanks and commas included
+# How the driver goes on after the name. What stands before it is all of the name.
+_GOES_ON = re.compile(
+    r"(?:Ch|[Cc]h(?:annel)?(?: ?[Ii][Dd])?) (?:0x)?[0-9a-fA-F]+\b|intr \d|engmask |errorString "
+    r"|(?:0x)?[0-9a-fA-F]{8}\b|GPU has |Graphics |MMU |Timeout|GSP |PMU |SPI |NVLink|Row |DBE |DRAM"
+    r"|SRAM|(?:[Uu]nc|C)ontained|[Uu]ncorrect|Dynamic Page|Engine |Reset |Robust|Unknown |Internal"
+    r"|[A-Z0-9]+_[A-Z0-9]+ |Failed |Fatal |Non-?[Ff]atal |PBDMA|CTX|[Cc]aused by"
+)
 _CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})")
 _RECOVERY = re.compile(r"to\s+0x([0-9a-fA-F]{1,4})\s*\(([^)]*)\)")
 _NVLINK5 = re.compile(
@@ -166,8 +199,10 @@ def parse_xid(message: str) -> XidLine | None:
     process: str | None = None
     if found := _PROCESS.match(rest):
         pid = int(found["pid"]) if found["pid"].isdecimal() and found["pid"].isascii() else None
-        process = found["name"] if found["name"] not in (None, "", "<unknown>") else None
         rest = rest[found.end() :]
+        if found["name"] is not None:
+            name, rest = _split_name(found["name"])
+            process = name if name not in ("", "<unknown>") else None
     code = int(match["code"])
     caused = _CAUSED_BY.search(rest)
     link = _NVLINK5.search(rest) or (_NVLINK.search(rest) if "NVLink" in rest else None)
@@ -190,6 +225,18 @@ def parse_xid(message: str) -> XidLine | None:
     )
 
 
+def _split_name(text: str) -> tuple[str, str]:
+    """Part a program's name from what the driver says of it: any name may hold a comma."""
+    if quoted := _QUOTED.match(text):
+        return quoted[1], text[quoted.end() :]
+    cuts = [cut for cut in re.finditer(r",\s*", text) if cut.start() <= _MAX_NAME]
+    known = (cut for cut in cuts if _GOES_ON.match(text, cut.end()))
+    cut = next(known, None) or next(iter(cuts), None) or re.search(r",\s*", text)
+    if cut is None:
+        return text.strip("'"), ""
+    return text[: cut.start()].strip("'"), text[cut.end() :]
+
+
 def _is_fatal(word: str | None) -> bool | None:
     return None if word is None else "non" not in word.lower()
 
@@ -210,30 +257,6 @@ def pci_address(text: str) -> str:
     if len(parts) == 3:
         parts[0] = f"{int(parts[0], 16):04x}"
     return ":".join(parts)
-
-
-class KillLine(msgspec.Struct, frozen=True):
-    """The out-of-memory killer's summary (kernel 5.0 and later); `pod` is a Kubernetes UID."""
-
-    pid: int
-    process: str
-    pod: str | None
-
-
-_KILL = re.compile(
-    r"oom-kill:constraint=CONSTRAINT_MEMCG,.*\btask_memcg=(?P<group>[^,]*),task=(?P<task>.*),"
-    r"pid=(?P<pid>[0-9]{1,9}),uid="
-)
-_POD = re.compile(r"\bpod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})\b")
-
-
-def parse_kill(message: str) -> KillLine | None:
-    """Parse the line about a process killed for its cgroup's memory limit; None for any other."""
-    match = _KILL.match(message)
-    if match is None:
-        return None
-    pod = _POD.search(match["group"].replace("_", "-"))
-    return KillLine(int(match["pid"]), match["task"], pod[1] if pod else None)
 
 
 class SwitchLine(msgspec.Struct, frozen=True):

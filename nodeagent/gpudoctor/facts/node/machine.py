@@ -6,7 +6,7 @@ import json
 
 import msgspec
 
-from gpudoctor.facts.node import acs, gpudirect, pci, process, rdma, topology_reader
+from gpudoctor.facts.node import acs, driver_files, gpudirect, pci, process, rdma, topology_reader
 from gpudoctor.facts.node.gpu import NodeGpus, NotAvailable
 from gpudoctor.facts.node.model import MigDevice, NodeFacts, Process
 from gpudoctor.facts.node.system import System
@@ -47,6 +47,7 @@ def read(host: Host, subject: Subject, later: Host | None = None) -> NodeFacts:
         numa=process.numa_nodes(host),
         cpu_policy=_cpu_policy(host),
         gpudirect=gpudirect.read(host),
+        driver_files=driver_files.read(host),
         acs=acs.read_acs(host, devices),
         iommu=acs.read_iommu(host, gpus + nics),
         virtual=acs.is_virtual(host),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gpudoctor.facts.node.driver_files import DriverFiles
 from gpudoctor.facts.node.system import Interface, Waiting
 from gpudoctor.facts.node.topology import Topology
 from gpudoctor.report import Subject
@@ -302,6 +303,7 @@ class NodeFacts(WorkloadFacts, frozen=True, kw_only=True):
     busy: frozenset[str] = frozenset()
     idle: frozenset[str] = frozenset()
     gpudirect: GpuDirect = GpuDirect()
+    driver_files: DriverFiles = DriverFiles()
     acs: Acs = Acs()
     iommu: Iommu = Iommu()
     virtual: bool | None = None

@@ -1,0 +1,117 @@
+"""The driver's device nodes, and the CDI specs that name its files for containers.
+
+A CDI spec is written once, by `nvidia-ctk cdi generate`, and names files and device nodes as they
+were then. It is YAML or JSON; what is looked for stands on lines of its own in both.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from gpudoctor.sources.host import DeviceNode, Host, Listing, Missing, names, text
+
+_CONTROL, _UVM = "nvidiactl", "nvidia-uvm"
+_UVM_MODULE = "/sys/module/nvidia_uvm"
+_STATIC, _DYNAMIC = ("/etc/cdi",), ("/var/run/cdi", "/run/cdi")
+_MOST_SPECS = 16
+_SPEC = re.compile(r"\.(?:ya?ml|json)$")
+_KIND = re.compile(r"^[\s{]*\"?kind\"?\s*:\s*\"?([\w.-]+/[\w.-]+)", re.MULTILINE)
+_LIBRARY = re.compile(
+    r"\"?hostPath\"?\s*:\s*\"?(?P<path>/\S*/lib(?:cuda|nvidia-ml)\.so\.(?P<version>\d{3,4}(?:\.\d+){1,2}))"
+    r"(?=[\s\",]|\Z)"
+)
+_NODE = re.compile(r"\"?path\"?\s*:\s*\"?/dev/(?P<name>nvidia\d+)(?=[\s\",]|\Z)")
+_ELSEWHERE = re.compile(r"\"?hostPath\"?\s*:\s*\"?/\S*/dev/nvidia")
+
+
+class CdiSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A CDI spec of NVIDIA's. `version` is that of the driver libraries it names and `library` one
+    of them; `nodes` are the GPUs' device nodes it names, by name, None if they are not in /dev.
+    """
+
+    path: str
+    kind: str
+    version: str | None = None
+    library: str | None = None
+    nodes: tuple[str, ...] | None = ()
+
+
+class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the driver's files are there, each None if that cannot be told.
+
+    `gpu_nodes` are the names of the GPUs' device nodes, None if /dev could not be listed whole.
+    `specs` are the CDI specs in force: one written at run time takes the place of the others of
+    its kind.
+    """
+
+    control: bool | None = None
+    uvm: bool | None = None
+    uvm_module: bool | None = None
+    gpu_nodes: tuple[str, ...] | None = None
+    specs: tuple[CdiSpec, ...] = ()
+
+
+def read(host: Host) -> DriverFiles:
+    """Read a host's or a container's."""
+    listing = host.listing("/dev")
+    whole = isinstance(listing, Listing) and listing.complete
+    found = listing.names if isinstance(listing, Listing) else ()
+    return DriverFiles(
+        control=_node(host, _CONTROL, found, whole=whole),
+        uvm=_node(host, _UVM, found, whole=whole),
+        uvm_module=_module(host),
+        gpu_nodes=tuple(name for name in found if re.match(r"nvidia\d+$", name)) if whole else None,
+        specs=_in_force(_specs(host, _STATIC), _specs(host, _DYNAMIC)),
+    )
+
+
+def _node(host: Host, name: str, listed: tuple[str, ...], *, whole: bool) -> bool | None:
+    if name in listed:
+        return True
+    if whole:
+        return False
+    found = host.device(f"/dev/{name}")
+    if isinstance(found, DeviceNode):
+        return True
+    return False if found.absent else None
+
+
+def _module(host: Host) -> bool | None:
+    found = host.listing(_UVM_MODULE)
+    if isinstance(found, Listing):
+        return True
+    return False if found.absent else None
+
+
+def _specs(host: Host, folders: tuple[str, ...]) -> list[CdiSpec]:
+    """Return the specs of the first of these folders that is there: the others are links to it."""
+    for folder in folders:
+        if isinstance(host.listing(folder), Missing):
+            continue
+        files = [name for name in names(host, folder) if _SPEC.search(name)][:_MOST_SPECS]
+        host.expect(f"{folder}/{name}" for name in files)
+        read_in = (_spec(f"{folder}/{name}", text(host, f"{folder}/{name}")) for name in files)
+        return [spec for spec in read_in if spec is not None]
+    return []
+
+
+def _spec(path: str, content: str | None) -> CdiSpec | None:
+    kind = _KIND.search(content or "")
+    if content is None or kind is None or not kind[1].endswith("nvidia.com/gpu"):
+        return None
+    library = _LIBRARY.search(content)
+    nodes = dict.fromkeys(match["name"] for match in _NODE.finditer(content))
+    return CdiSpec(
+        path=path,
+        kind=kind[1],
+        version=library["version"] if library else None,
+        library=library["path"] if library else None,
+        nodes=None if _ELSEWHERE.search(content) else tuple(nodes),
+    )
+
+
+def _in_force(static: list[CdiSpec], dynamic: list[CdiSpec]) -> tuple[CdiSpec, ...]:
+    renewed = {spec.kind for spec in dynamic}
+    return (*(spec for spec in static if spec.kind not in renewed), *dynamic)
