@@ -110,7 +110,7 @@ def judge(
 def _judge(
     reading: Reading, checks: Registry, selected: Callable[[Entry], bool]
 ) -> tuple[Report, dict[str, frozenset[Subject]]]:
-    """Return the report, and whom its findings and its children's wait for or lost, by their ids."""
+    """Return the report, and whom its and its children's findings miss, by the findings' ids."""
     found = diagnosis.diagnose(
         checks,
         reading.facts,
