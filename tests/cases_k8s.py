@@ -71,5 +71,4 @@ def ask(case: dict[str, Any], *, complete: bool = True) -> Report:
 def ask_bundle(recorded: Bundle, namespace: str, name: str) -> Report:
     """Diagnose a pod of a bundle."""
     source = kubernetes.Input(recorded)
-    entry = kubernetes.find_pod(source.cluster, name, namespace)
-    return readings.judge(kubernetes.read_pod(source, entry), checks())
+    return readings.judge(kubernetes.read_pod_named(source, name, namespace), checks())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpudoctor.errors import InputError
 from gpudoctor.report import Certainty, Finding, Report, Severity, Verdict
 from tests import cases_k8s
 
@@ -87,7 +88,10 @@ def test_one_object_missing_never_makes_another_answer_certain(name: str, positi
     case = cases_k8s.load(name)
     expected = case["expect"]
     removed = case["objects"].pop(position)
-    report = cases_k8s.ask(case, complete=False)
+    try:
+        report = cases_k8s.ask(case, complete=False)
+    except InputError:
+        return  # of a pod that was never made nothing is left
     known = {expected["cause"], *expected.get("also", []), *expected.get("may", [])}
     others = [
         finding

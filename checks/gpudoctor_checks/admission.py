@@ -13,7 +13,7 @@ from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.kubernetes import quotas
 from gpudoctor.facts.kubernetes.model import Event, Pod
 from gpudoctor.facts.kubernetes.situation import PodSituation, RefusedPod
-from gpudoctor.report import Evidence, Severity, Subject
+from gpudoctor.report import Certainty, Evidence, Severity, Subject
 from gpudoctor_checks import supply
 
 CHECKS = CheckSet()
@@ -29,6 +29,10 @@ _STALE = (
     r"Requested: (?P<requested>\d+), Available: (?P<available>\d+)"
 )
 _UNKNOWN_DEVICE = "unknown device"
+# The device plugin's own refusal; those that say more have rules of their own.
+_PLUGIN_REFUSES = (
+    r"(?s)Allocate failed due to rpc error(?!.*(?:maximum request size|GPU is lost|no longer))"
+)
 _NO_LONGER_HEALTHY = "previously allocated devices are no longer healthy"
 _OUT_OF = (
     r"Node didn't have enough resource: (?P<resource>[^,\s]+), requested: (?P<requested>\d+), "
@@ -120,7 +124,8 @@ def stale_accounting(situation: PodSituation) -> Iterator[Result]:
     unknown = "invalid allocation request" in pod.message and _UNKNOWN_DEVICE in pod.message
     if out_of is not None and (out_of["capacity"] == "0" or "/" not in out_of["resource"]):
         return
-    if not (stale or out_of or unknown):
+    refuses = re.search(_PLUGIN_REFUSES, pod.message) is not None
+    if not (stale or out_of or unknown or refuses):
         return
     severity, said, more = _leftover(situation)
     numbers = ""
@@ -130,11 +135,13 @@ def stale_accounting(situation: PodSituation) -> Iterator[Result]:
         numbers = (
             f" ({out_of['requested']} wanted, {out_of['used']} of {out_of['capacity']} in use)"
         )
+    why = "devices of pods that have ended, or were bound past the scheduler, still count"
+    if refuses and not unknown:
+        why = "its device plugin refuses to give out what the scheduler counted, in its own words"
     yield finding(
         "admission-stale-device-accounting",
         situation.subject,
-        f"The scheduler saw room on {pod.node}, the kubelet did not{numbers}: devices of pods "
-        f"that have ended, or were bound past the scheduler, still count.{said}",
+        f"The scheduler saw room on {pod.node}, the kubelet did not{numbers}: {why}.{said}",
         Evidence(pod.meta.path, f"status.reason ({pod.reason}), phase {pod.phase}", pod.message),
         *_now(situation),
         *(
@@ -149,6 +156,7 @@ def stale_accounting(situation: PodSituation) -> Iterator[Result]:
         *more,
         values={"node": pod.node or "the node", "pod": pod.meta.short},
         severity=severity,
+        certainty=Certainty.LIKELY if refuses and not unknown else Certainty.CERTAIN,
         related=(node.subject,) if node else (),
     )
 

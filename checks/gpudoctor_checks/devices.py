@@ -17,7 +17,7 @@ from gpudoctor.facts.kubernetes.model import Node, Pod
 from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Evidence
-from gpudoctor_checks import chain, supply
+from gpudoctor_checks import chain, let_in, supply
 
 CHECKS = CheckSet()
 
@@ -53,7 +53,7 @@ def not_advertised(situation: PodSituation) -> Iterator[Result]:
 
 
 def _concerned(situation: PodSituation) -> list[tuple[str, NodeFit]]:
-    """The broken nodes of a pending pod, or the node that a refused pod was bound to."""
+    """The broken nodes of a pending pod, or the node that a bound one was given nothing by."""
     if supply.is_waiting_for_a_node(situation):
         return [
             (resource, fit)
@@ -67,7 +67,8 @@ def _concerned(situation: PodSituation) -> list[tuple[str, NodeFit]]:
             for fit in situation.fits
             if not supply.offers_vendor(fit.node, resource)
         ]
-    return []
+    missed = let_in.does_without(situation)
+    return [(resource, fit) for resource in missed for fit in situation.fits]
 
 
 @CHECKS.check(PodSituation)

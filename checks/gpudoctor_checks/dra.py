@@ -30,6 +30,7 @@ from gpudoctor.report import Certainty, Evidence, Severity, Unknown
 CHECKS = CheckSet()
 
 _NAMED = 3
+_HOLDERS = 8
 _UNREGISTERED = re.compile(
     r"(?:DRA driver|DRA plugin|plugin name|driver name|driver|plugin) \"?(?P<driver>[\w.-]+)\"? "
     r"(?:is )?not (?:registered|found in the list of registered DRA plugins)"
@@ -239,7 +240,8 @@ def _supply(situation: DraSituation) -> _Supply:
     for pool in situation.pools:
         if not pool.is_incomplete:
             for device in pool.devices:
-                by_node[device.node].append(device)
+                if device.id not in situation.unfit:
+                    by_node[device.node].append(device)
     wanted = _wanted(situation)
 
     def count(devices: list[Device]) -> _Supply:
@@ -266,6 +268,11 @@ def _is_full(supply: _Supply) -> bool:
         return supply.taken > 0 and not supply.tainted
     room = supply.free + supply.tainted
     return room < supply.wanted <= room + supply.taken
+
+
+def _is_all_in_use(situation: DraSituation, supply: _Supply) -> bool:
+    """Whether use is what is in the way; a selector left open matters only where some are free."""
+    return _is_full(supply) and (not situation.unevaluated or not supply.free)
 
 
 def _blames_pools(situation: DraSituation) -> bool:
@@ -425,7 +432,7 @@ def dra_no_matching_device(situation: DraSituation) -> Iterator[Result]:
     if said is None or _incomplete(situation) or _blames_pools(situation):
         return
     supply = _supply(situation)
-    if _is_taint(supply) or (_is_full(supply) and not situation.unevaluated):
+    if _is_taint(supply) or _is_all_in_use(situation, supply):
         return
     yield from _not_evaluated(situation)
     pod, claims = situation.pod, _open_claims(situation)
@@ -435,6 +442,8 @@ def dra_no_matching_device(situation: DraSituation) -> Iterator[Result]:
     elif supply.published:
         best = f"the best node publishes {supply.published}, {supply.free} of them free"
         why = f"devices of {drivers} exist ({best}), so selectors, count or constraints leave none"
+    elif situation.unfit:
+        why = f"none of the {len(situation.unfit)} devices of {drivers} matches what is asked for"
     elif situation.scope.has_all("ResourceSlice"):
         why = "no driver publishes a device of the wanted class"
     else:
@@ -464,11 +473,12 @@ def _certainty(situation: DraSituation, supply: _Supply) -> Certainty:
 @CHECKS.check(DraSituation)
 def dra_devices_in_use(situation: DraSituation) -> Iterator[Result]:
     """All devices that could serve the claim are held by claims of others."""
-    if _refused(situation) is None or _incomplete(situation) or situation.unevaluated:
+    if _refused(situation) is None or _incomplete(situation):
         return
     supply = _supply(situation)
-    if not _is_full(supply):
+    if not _is_all_in_use(situation, supply):
         return
+    yield from _not_evaluated(situation)
     pod, claims = situation.pod, _open_claims(situation)
     wanted = [alts[0].device_class for claim in claims for alts in claim.requests if alts]
     resource = f"devices of class {wanted[0]}" if wanted else "devices"
@@ -480,10 +490,23 @@ def dra_devices_in_use(situation: DraSituation) -> Iterator[Result]:
         f"{supply.taken} more are allocated to other claims.",
         *((situation.failure.evidence,) if situation.failure else ()),
         *_requests(claims),
+        *_held(situation),
         *_published(situation),
         values={"resource": resource, "pod": pod.meta.short, "count": count},
+        certainty=Certainty.LIKELY if situation.unevaluated else Certainty.CERTAIN,
         leans_on=("ResourceSlice", "ResourceClaim"),
     )
+
+
+def _held(situation: DraSituation) -> Iterator[Evidence]:
+    """Yield who holds the devices that would do."""
+    published = {device.id for pool in situation.pools for device in pool.devices}
+    useful = published - situation.unfit
+    named = [(device, claim) for device, claim in situation.holders if device in useful]
+    for device, claim in named[:_HOLDERS]:
+        users = ", ".join(claim.reserved_for[:_NAMED]) or "nobody"
+        note = f"reserved for {users}"
+        yield Evidence(claim.meta.path, "status.allocation", device, note)
 
 
 def _not_evaluated(situation: DraSituation) -> Iterator[Result]:

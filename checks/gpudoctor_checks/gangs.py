@@ -31,6 +31,8 @@ _NAMESPACE_FULL = re.compile(
 )
 _RESOURCE_IN_MAP = re.compile(r"map\[(?P<resource>[\w./-]+):")
 _KAI_QUOTA = re.compile(r"over ?(?:quota|limit)|quota has reached|quota is \d", re.I)
+_KAI_LIMIT = r"(?i)(?:limit|quota) is (?P<gpus>\d{1,6}(?:\.\d{1,6})?) GPUs"
+_KAI_REQUESTED = r"(?i)requested (?P<gpus>\d{1,6}(?:\.\d{1,6})?) GPUs"
 # KAI, when some members fit and not all; it calls GPUs by that word, others by their key.
 _KAI_GANG = (
     r"(?s)Resources were found for \d+ pods while \d+ are required for gang scheduling"
@@ -408,19 +410,47 @@ def gang_member_does_not_match(situation: QueueSituation) -> Iterator[Result]:
 def kai_queue_over_quota(situation: QueueSituation) -> Iterator[Result]:
     """KAI holds the group back, because its queue is over its quota or limit."""
     gang = _gang(situation)
-    if gang is None or gang.group != KAI or gang.condition is None:
+    message = _kai_message(situation)
+    if gang is None or gang.group != KAI or not _KAI_QUOTA.search(message):
         return
-    if not _KAI_QUOTA.search(gang.condition.message):
-        return
+    limit, wanted = _kai_numbers(gang, message)
+    never = limit is not None and wanted > limit
+    said = f"KAI holds PodGroup {gang.reference} back: {message}"
+    values = {"reason": "its quota is in use"}
+    if never:
+        said += f" The group asks for {wanted.normalize():f} at once, which is more than all of it."
+        values = {
+            "pod": gang.reference,
+            "queue": gang.queue_name or "its queue",
+            "wanted": f"{wanted.normalize():f} GPUs",
+            "limit": f"{limit:f}",
+        }
     yield _draft(
-        "queue-waiting-for-quota",
+        "queue-exceeds-max-quota" if never else "queue-waiting-for-quota",
         situation,
         gang,
-        f"KAI holds PodGroup {gang.reference} back: {gang.condition.message}",
-        _said(gang, situation),
-        {"reason": "its quota is in use"},
+        said,
+        [*_said(gang, situation), *([situation.said] if situation.said else [])],
+        values,
         certainty=Certainty.LIKELY,
     )
+
+
+def _kai_message(situation: QueueSituation) -> str:
+    """What KAI says on the PodGroup, or where that is not in the input on the pod."""
+    gang, said = situation.gang, situation.said
+    if gang is not None and gang.condition is not None:
+        return gang.condition.message
+    return (said.value or "") if said else ""
+
+
+def _kai_numbers(gang: Gang, message: str) -> tuple[Decimal | None, Decimal]:
+    """The GPUs that the queue may have, as KAI's message says, and what the group asks for."""
+    limit = re.search(_KAI_LIMIT, message)
+    asked = re.search(_KAI_REQUESTED, message)
+    whole = sum((n for name, n in gang.needs.items() if is_gpu(name)), Decimal(0))
+    own = Decimal(asked["gpus"]) if asked else Decimal(0)
+    return Decimal(limit["gpus"]) if limit else None, max(whole, own)
 
 
 # Put out for others

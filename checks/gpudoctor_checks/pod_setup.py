@@ -31,6 +31,12 @@ _DENIED = (
     r"(?: the)? request"
     r"|(?:violates PodSecurity) \"(?P<level>[^\"]+)\""
     r"|failed calling webhook \"(?P<broken>[^\"]+)\""
+    r"|failed quota: (?P<quota>[^:\s]+): must specify"
+)
+# Any other refusal of the API server; those that have a name of their own are left out.
+_REFUSED = (
+    r"(?s)(?!.*(?:exceeded quota|RuntimeClass))"
+    r"(?:is forbidden: |is invalid: |Internal error occurred: )(?P<why>.+)"
 )
 _SHOWN_CHARS = 160
 
@@ -126,18 +132,31 @@ def member_denied(situation: PodSituation) -> Iterator[Result]:
     yield from _denials(situation.subject, situation.owner_events, severity)
 
 
+def _who(match: re.Match[str]) -> tuple[str, str]:
+    """Who does not let a pod be made, and how."""
+    said = match.groupdict()
+    if quota := said.get("quota"):
+        return f"ResourceQuota {quota}", "demands requests and limits that its containers lack"
+    if broken := said.get("broken"):
+        return broken, "cannot be asked"
+    if why := said.get("why"):
+        return "the API server", f"refuses it: {_start(why)}"
+    return next(value for value in said.values() if value), "denies it"
+
+
 def _denials(
     subject: Subject, events: tuple[Event, ...], severity: Severity | None
 ) -> Iterator[Result]:
     made = [e for e in events if e.reason.startswith("SuccessfulCreate")]
     for event in reversed(events):
-        match = re.search(_DENIED, event.message) if event.reason.startswith("Failed") else None
+        if not event.reason.startswith("Failed"):
+            continue
+        match = re.search(_DENIED, event.message) or re.search(_REFUSED, event.message)
         if match is None:
             continue
         if made and made[-1].seen and event.seen and made[-1].seen > event.seen:
             return  # it was let in since
-        by = next(value for value in match.groups() if value)
-        how = "cannot be asked" if match["broken"] else "denies it"
+        by, how = _who(match)
         yield finding(
             "pod-creation-denied",
             subject,

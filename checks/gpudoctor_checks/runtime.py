@@ -10,7 +10,7 @@ from gpudoctor.facts.kubernetes.components import Role, troubles
 from gpudoctor.facts.kubernetes.model import Event
 from gpudoctor.facts.kubernetes.situation import PodSituation, RefusedPod
 from gpudoctor.report import Certainty, Evidence, Severity
-from gpudoctor_checks import supply
+from gpudoctor_checks import let_in, supply
 
 CHECKS = CheckSet()
 
@@ -192,7 +192,8 @@ def _pod_without_class(situation: PodSituation) -> Iterator[Result]:
     """The pod was given GPUs and finds no driver library in its container."""
     pod = situation.pod
     lines = [found for found in situation.lines if found.line.kind == "driver-not-in-container"]
-    if lines and supply.gpu_requests(situation) and pod.runtime_class is None and pod.node:
+    given = set(supply.gpu_requests(situation)) - set(let_in.ungiven(situation))
+    if lines and given and pod.runtime_class is None and pod.node:
         yield finding(
             "runtimeclass-missing",
             pod.subject,

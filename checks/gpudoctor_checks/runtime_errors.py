@@ -118,6 +118,10 @@ _MEANINGS = {
         " or an Xid before.",
     ),
     "no-devices": _Meaning("The driver answers and has no GPU to offer.", Certainty.LIKELY),
+    "device-list-stale": _Meaning(
+        "The toolkit was told to put a device into the container that the driver does not have:"
+        " who gave it out lists devices that are gone."
+    ),
     "device-ordinal-invalid": _Meaning(
         "The program asked for a GPU number that the container does not have (error 101)."
     ),

@@ -505,12 +505,26 @@ def scheduler_knows(situation: PodSituation) -> Iterator[Result]:
                 for volume in situation.pod.volumes
                 if volume.claim and name.startswith("volume")
             ),
+            *(_unbound(situation) if name == "volume-unbound" else ()),
             *_offers(situation, open_nodes),
             values={"pod": situation.pod.meta.short},
             related=(situation.subject, *supply.subjects(nodes)),
             certainty=Certainty.CERTAIN if nodes or not gpus else Certainty.LIKELY,
             leans_on=("Node",),
         )
+
+
+def _unbound(situation: PodSituation) -> Iterator[Evidence]:
+    """Yield the claims that have no volume, and what their provisioner says."""
+    for claim in situation.volume_claims:
+        if not claim.is_bound:
+            modes = ", ".join(claim.modes)
+            asks = f"{claim.phase}: {modes} of class {claim.storage_class or '(the default)'}"
+            yield Evidence(claim.meta.path, "status.phase", asks)
+            if claim.said is not None:
+                said = claim.said
+                path = f"{said.reason} (x{said.count})"
+                yield Evidence(str(said.about), path, said.message)
 
 
 @CHECKS.check(PodSituation)

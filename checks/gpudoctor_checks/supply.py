@@ -75,13 +75,17 @@ def knows_vendor(node: Node, resource: str) -> bool:
     )
 
 
+def of_vendor(node: Node, resource: str) -> Iterator[str]:
+    """Yield the names under which the node offers devices of the resource's vendor."""
+    vendor = resources.vendor_of(resource)
+    for name, amount in node.allocatable.items():
+        if amount > 0 and (name == resource or (vendor and resources.vendor_of(name) == vendor)):
+            yield name
+
+
 def offers_vendor(node: Node, resource: str) -> bool:
     """Whether the node offers any device of the resource's vendor, under whatever name."""
-    vendor = resources.vendor_of(resource)
-    return any(
-        amount > 0 and (name == resource or (vendor and resources.vendor_of(name) == vendor))
-        for name, amount in node.allocatable.items()
-    )
+    return any(of_vendor(node, resource))
 
 
 def gpu_requests(situation: PodSituation) -> dict[str, Decimal]:

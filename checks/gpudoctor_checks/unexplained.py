@@ -22,6 +22,7 @@ from gpudoctor_checks.workload import end_text, ended
 CHECKS = CheckSet()
 
 _NOT_RUN = 128
+_HOOK = "PostStartHookError"
 _SHOWN = 3
 _OTHERWISE = ("OOMKilled", "ContainerStatusUnknown")
 _SENT_SIGNALS = {137: "SIGKILL", 143: "SIGTERM"}
@@ -54,7 +55,10 @@ def unexplained(case: Unexplained) -> Iterator[Result]:
         if (end.exit_code != _NOT_RUN or re.search(_OWN_COMMAND, end.message))
         and end.reason not in _OTHERWISE
     ]
-    if ends and _is_killed(situation, ends[0][1]):
+    hook = _failed_hook(situation)
+    if hook is not None:
+        yield hook
+    elif ends and _is_killed(situation, ends[0][1]):
         yield _killed_by_somebody(situation, *ends[0])
     elif ends:
         yield _application_error(situation, *ends[0])
@@ -72,6 +76,36 @@ def unexplained(case: Unexplained) -> Iterator[Result]:
             ),
             values={"pod": situation.pod.meta.short},
         )
+
+
+def _failed_hook(situation: PodSituation) -> Draft | None:
+    """A container that the kubelet ends, because the command of its postStart hook failed."""
+    said = situation.events_with("FailedPostStartHook")
+    for status in situation.pod.statuses:
+        waits = status.state.kind == "waiting" and status.state.reason == _HOOK
+        if waits:
+            return finding(
+                "application-error",
+                situation.pod.subject,
+                f"The postStart hook of container {status.name} fails, and the kubelet ends the "
+                "container for that: the program itself need not be wrong.",
+                Evidence(
+                    situation.pod.meta.path,
+                    f"status.containerStatuses[{status.name}].state.waiting",
+                    status.state.reason,
+                    status.state.message or None,
+                ),
+                *(Evidence(e.path, f"{e.reason} (x{e.count})", e.message) for e in said[-1:]),
+                values={
+                    "container": status.name,
+                    "pod": situation.pod.meta.short,
+                    "reason": "its postStart hook fails",
+                },
+                certainty=Certainty.LIKELY,
+                fix="Run the hook's command by hand in the container. What takes long, such as a "
+                "model's download, belongs into an init container: the hook holds readiness back.",
+            )
+    return None
 
 
 def _ends_well_for_ever(

@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from gpudoctor.checking import CheckSet, Draft, Result, finding
 from gpudoctor.facts.kubernetes import engine_flags, mentions, networks, resources
-from gpudoctor.facts.kubernetes.components import Trouble, troubles
+from gpudoctor.facts.kubernetes.components import troubles
 from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Pod
 from gpudoctor.facts.kubernetes.model import State as ContainerState
 from gpudoctor.facts.kubernetes.situation import VISIBLE_DEVICES, PodLogLine, PodSituation
@@ -161,19 +161,19 @@ def oom_killed(situation: PodSituation) -> Iterator[Result]:
                 pod.meta.path, f"spec.containers[{status.name}].resources.limits.memory", shown
             ),
             values={"container": status.name, "pod": pod.meta.short, "limit": shown},
-            severity=_if_recovered(situation, status),
-            fix=None if limit else _OWN_LIMIT,
+            severity=if_recovered(situation, status),
+            fix=None if limit else OWN_LIMIT,
         )
         return
 
 
-_OWN_LIMIT = (
+OWN_LIMIT = (
     "Give the container a memory request and limit of its real need: without one it takes what the "
     "node has, and the kernel ends whom it finds first when that is used up."
 )
 
 
-def _if_recovered(situation: PodSituation, status: ContainerStatus) -> Severity | None:
+def if_recovered(situation: PodSituation, status: ContainerStatus) -> Severity | None:
     """A container that has been ready again for an hour keeps its old end as a warning, for a day
     as information.
     """
@@ -625,86 +625,3 @@ def names_any(value: str, interfaces: frozenset[str]) -> bool:
     if excludes:
         return any(not hit(interface) for interface in usable)
     return any(hit(interface) for interface in interfaces)
-
-
-@CHECKS.check(PodSituation)
-def peer_failed_first(situation: PodSituation) -> Iterator[Result]:
-    """Another member of the job ended badly before this pod did."""
-    pod = situation.pod
-    own = [end.finished for _, end, _ in ended(situation) if end.finished]
-    followed = situation.lines_of("peer-lost")
-    if not own and not followed:
-        return
-    first: tuple[Pod, Trouble, ContainerState] | None = None
-    for peer in situation.peers:
-        for status in peer.statuses:
-            end = status.latest_end
-            bad = next((t for t in troubles(peer) if t.container == status.name), None)
-            if end is None or bad is None or end.exit_code in (0, None) or end.finished is None:
-                continue
-            if first is None or (first[2].finished and end.finished < first[2].finished):
-                first = (peer, bad, end)
-    if first is None or first[2].finished is None:
-        return
-    peer, bad, end = first
-    if own and min(own) <= first[2].finished:
-        return
-    yield finding(
-        "peer-pod-failed-first",
-        pod.subject,
-        f"{peer.meta.name} of the same job ended with {end.reason} (exit code {end.exit_code}) "
-        f"before this pod; what this pod reports follows from that. Look there: gpudoctor check "
-        f"--pod {peer.meta.short}",
-        Evidence(
-            peer.meta.path,
-            bad.field,
-            f"{end.reason}, exit code {end.exit_code}, "
-            f"{end.finished.isoformat() if end.finished else ''}",
-        ),
-        *(line.evidence for line in followed[-1:]),
-        *(Evidence(pod.meta.path, field, end_text(s, e)) for s, e, field in ended(situation)),
-        values={"pod": pod.meta.short, "name": peer.meta.short},
-        severity=Severity.ERROR if own else None,
-        related=(peer.subject,),
-        awaits=(peer.subject,),
-        leans_on=("Pod",),
-    )
-
-
-@CHECKS.check(PodSituation)
-def waits_for_peer(situation: PodSituation) -> Iterator[Result]:
-    """An init container waits by name for another member of the job, and that one is not well."""
-    pod = situation.pod
-    waiting = [
-        (status, container)
-        for status in pod.statuses
-        if status.is_init and not status.ready and (container := pod.container(status.name))
-        if status.state.kind == "running" or status.restarts
-    ]
-    for status, container in waiting:
-        words = " ".join((*container.command, *container.args, *container.env.values()))
-        for peer in situation.peers:
-            if peer.is_terminal or not mentions.names(words, peer.meta.name):
-                continue
-            bad = next((t for t in troubles(peer) if t.kind != "init"), None)
-            refused = peer.condition("PodScheduled")
-            if bad is not None:
-                field, why = bad.field, f"{bad.reason}: {bad.message}".rstrip(": ")
-            elif peer.node is None and refused is not None and refused.status == "False":
-                field, why = "status.conditions[PodScheduled]", refused.message or refused.reason
-            else:
-                continue
-            yield finding(
-                "peer-pod-failed-first",
-                pod.subject,
-                f"Init container {status.name} waits for {peer.meta.name} of the same job, which "
-                f"does not run ({why}). Look there: gpudoctor check --pod {peer.meta.short}",
-                Evidence(peer.meta.path, field, why),
-                Evidence(pod.meta.path, f"spec.initContainers[{container.name}]", words[:200]),
-                values={"pod": pod.meta.short, "name": peer.meta.short},
-                severity=Severity.ERROR,
-                related=(peer.subject,),
-                awaits=(peer.subject,),
-                leans_on=("Pod",),
-            )
-            return

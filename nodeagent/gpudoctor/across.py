@@ -19,7 +19,7 @@ import msgspec
 
 from gpudoctor.catalogue import Catalogue
 from gpudoctor.diagnosis import roots_of, worst_first
-from gpudoctor.report import Finding, Report, Severity, Subject
+from gpudoctor.report import Finding, Layer, Report, Severity, Subject, Verdict
 
 _MOST_ALIKE = 16
 """Of one name are taken up: in a job of a thousand pods a thousand may lack the same resource."""
@@ -28,6 +28,7 @@ Touched = Mapping[str, frozenset[Subject]]
 """Finding id -> the objects that it concerns, or waits for."""
 
 _NO_CAUSE = "insufficient-evidence"
+_OWN_MATTER = ("application-error",)
 
 
 class _TakenUp:
@@ -69,6 +70,28 @@ def link(parent: Report, touched: Touched, awaited: Touched, catalogue: Catalogu
     findings = _unique((*parent.findings, *up.findings.values()))
     parent = _relinked(parent, findings, links) if up.findings else parent
     return msgspec.structs.replace(parent, children=tuple(linked))
+
+
+def take_up(report: Report, members: Iterable[Report], awaited: Touched) -> Report:
+    """Return a pod's report with the roots of those members that it waits for.
+
+    An error of another's program says no more than that this one waits for it: it stays there. What
+    NCCL's log says is of the whole job, and no more a matter of the member than of this pod.
+    """
+    up = _TakenUp()
+    links: set[tuple[str, str]] = set()
+    around = msgspec.structs.replace(report, children=tuple(members))
+    for child, effect, cause in _awaited(report.findings, around, awaited):
+        is_shared = cause.layer is Layer.NCCL or cause.name in _OWN_MATTER
+        if not is_shared and up.take(cause, _by_id(child)):
+            links.add((cause.id, effect.id))
+    if not links:
+        return report
+    joined = _relinked(report, _unique((*report.findings, *up.findings.values())), links)
+    worst = joined.worst()
+    if worst is not None and worst.rank >= Severity.ERROR.rank:
+        joined = msgspec.structs.replace(joined, verdict=Verdict.FAILING)
+    return joined
 
 
 def _by_id(report: Report) -> dict[str, Finding]:

@@ -3,7 +3,7 @@
 A finding explains another when its runbook says so and both concern the same pod, node or
 device; one found on a machine explains the same one where a pod shows it. A root is a finding of
 severity warning or above that no other present one explains. Where runbooks explain each other in
-a circle, the finding of the lower layer is the cause.
+a circle, the finding on a machine is the cause of the pod's, else that of the lower layer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     `needed_unknown` says that a check could not judge, for want of a fact or because it broke.
     `touched` has the objects that each finding concerns, by its id, `awaited` the members of the
-    job that those findings wait for that wait for any.
+    job that those findings wait for that wait for any, `lost` those that ended before.
     """
 
     findings: tuple[Finding, ...]
@@ -50,6 +50,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     needed_unknown: bool = False
     touched: dict[str, frozenset[Subject]] = {}
     awaited: dict[str, frozenset[Subject]] = {}
+    lost: dict[str, frozenset[Subject]] = {}
+
+    @property
+    def missed(self) -> dict[str, frozenset[Subject]]:
+        """The members that each finding waits for or lost."""
+        none: frozenset[Subject] = frozenset()
+        keys = (*self.awaited, *(key for key in self.lost if key not in self.awaited))
+        return {key: self.awaited.get(key, none) | self.lost.get(key, none) for key in keys}
 
 
 def diagnose(
@@ -94,6 +102,7 @@ def diagnose(
         needed_unknown=needed_unknown,
         touched={key: frozenset(_touches(draft)) for key, (draft, _) in merged.items()},
         awaited={key: frozenset(d.awaits) for key, (d, _) in merged.items() if d.awaits},
+        lost={key: frozenset(d.lost) for key, (d, _) in merged.items() if d.lost},
     )
 
 
@@ -165,6 +174,7 @@ def _join(first: Draft, second: Draft, entry: Entry) -> Draft:
         evidence=tuple(dict.fromkeys(lead.evidence + other.evidence)),
         related=tuple(dict.fromkeys(lead.related + other.related)),
         awaits=tuple(dict.fromkeys(lead.awaits + other.awaits)),
+        lost=tuple(dict.fromkeys(lead.lost + other.lost)),
         leans_on=lead.leans_on
         if lead.certainty is not other.certainty
         else (tuple(kind for kind in lead.leans_on if kind in other.leans_on)),
@@ -230,8 +240,17 @@ def _touches(draft: Draft) -> set[Subject]:
 
 
 def _break_circles(explains: dict[str, list[str]], drafts: dict[str, tuple[Draft, Entry]]) -> None:
-    """Drop each link that would close a circle, trying causes of the lowest layers first."""
-    order = sorted(explains, key=lambda key: (drafts[key][1].layer.depth, drafts[key][1].code, key))
+    """Drop each link that would close a circle: the machine and the lower layers are the cause.
+
+    That a program sees no GPU explains nothing about the node, where the node offers none; that
+    the node's own driver sees none explains why it offers none.
+    """
+
+    def causes_first(key: str) -> tuple[bool, int, str, str]:
+        draft, entry = drafts[key]
+        return draft.subject.kind not in _MACHINES, entry.layer.depth, entry.code, key
+
+    order = sorted(explains, key=causes_first)
     kept: dict[str, list[str]] = {key: [] for key in explains}
     for cause in order:
         for effect in explains[cause]:

@@ -351,3 +351,26 @@ class TestQuota:
         ]
         report = ask(*pods, k8s.node(), k8s.event(SET, "FailedCreate", EXCEEDED))
         assert told(finding_of(report, self.NAME))[0] == "error"
+
+
+@pytest.mark.parametrize(
+    ("why", "expected"),
+    [
+        ("pod x container wait-gcs-ready unable to find GPU device allocation", True),
+        ("parse pod annotation error: unknown uuid: ", True),
+        ("maximum request size for shared resources is 1; found 2", False),
+        ("GetPreferredAllocation: GPU is lost", False),
+    ],
+)
+def test_plugin_refuses_in_its_own_words(why: str, expected: bool) -> None:
+    message = (
+        f"Pod was rejected: Allocate failed due to rpc error: code = Unknown desc = {why}, which "
+        "is unexpected"
+    )
+    status = {"reason": "UnexpectedAdmissionError", "message": message}
+    report = k8s.ask(k8s.pod(node="gpu-1", phase="Failed", status=status), k8s.node())
+    name = "admission-stale-device-accounting"
+    assert (name in k8s.loud(report)) is expected
+    if expected:
+        assert k8s.finding_of(report, name).certainty == "likely"
+        assert "its device plugin refuses" in k8s.finding_of(report, name).detail

@@ -567,3 +567,51 @@ def test_all_devices_of_a_pool_that_lacks_slices() -> None:
     report = ask(claiming(said), wanted, slice_(device(), count=2), node())
     assert report.roots == ("dra-pool-incomplete",)
     assert finding_of(report, "dra-pool-incomplete").certainty is Certainty.CERTAIN
+
+
+# Selectors that are evaluated here
+
+
+def device_class(kind: str) -> Object:
+    expression = (
+        f"device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '{kind}'"
+    )
+    spec = {"selectors": [{"cel": {"expression": expression}}]}
+    return k8s.custom(V1, "DeviceClass", "gpu.nvidia.com", spec=spec)
+
+
+def test_devices_in_use_with_the_class_of_the_driver_and_who_holds_them() -> None:
+    other = claim(None, "gpu-0", name="other-claim")
+    report = ask(claiming(), claim(), other, slice_(device()), device_class("gpu"), node())
+    assert report.roots == ("gpu-capacity-exhausted",)
+    assert report.unknown == ()
+    found = finding_of(report, "gpu-capacity-exhausted")
+    assert found.certainty is Certainty.CERTAIN
+    assert "ResourceClaim/team/other-claim status.allocation gpu.nvidia.com/gpu-1/gpu-0" in shown(
+        found
+    )
+
+
+def test_no_device_of_the_wanted_type() -> None:
+    report = ask(claiming(), claim(), slice_(device()), device_class("mig"), node())
+    assert report.roots == ("dra-no-matching-device",)
+    found = finding_of(report, "dra-no-matching-device")
+    assert "none of the 1 devices of gpu.nvidia.com matches" in found.detail
+
+
+def test_devices_of_another_type_are_no_room() -> None:
+    """One MIG device is free; the class wants whole cards, and all those are in use."""
+    mig = device(1)
+    mig["attributes"]["type"] = {"string": "mig"}
+    other = claim(None, "gpu-0", name="other-claim")
+    report = ask(claiming(), claim(), other, slice_(device(), mig), device_class("gpu"), node())
+    assert report.roots == ("gpu-capacity-exhausted",)
+
+
+def test_open_selector_where_no_device_is_free() -> None:
+    selector = [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].memory > 20"}}]
+    other = claim(None, "gpu-0", name="other-claim")
+    report = ask(claiming(), claim(request(selectors=selector)), other, slice_(device()), node())
+    assert report.roots == ("gpu-capacity-exhausted",)
+    assert finding_of(report, "gpu-capacity-exhausted").certainty is Certainty.LIKELY
+    assert [gap.what for gap in report.unknown] != []

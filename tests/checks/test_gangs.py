@@ -448,3 +448,35 @@ def test_kai_over_quota_is_not_a_lack_of_nodes() -> None:
     names = [finding.name for finding in ask(pod, kai, *nodes(8)).findings]
     assert "queue-waiting-for-quota" in names
     assert GANG not in names
+
+
+@pytest.mark.parametrize(
+    ("message", "members", "name"),
+    [
+        # Two members of two GPUs each, and a limit of two: never.
+        ("Limit is 2 GPUs, currently 2 GPUs allocated", 2, "queue-exceeds-max-quota"),
+        ("Limit is 4 GPUs, currently 2 GPUs allocated", 2, "queue-waiting-for-quota"),
+        ("workload requested 9 GPUs, but team quota is 8 GPUs", 1, "queue-exceeds-max-quota"),
+        ("workload requested 0.2 GPUs, but team quota is 0.3 GPUs", 0, "queue-waiting-for-quota"),
+        ("over quota", 2, "queue-waiting-for-quota"),
+    ],
+)
+def test_kai_limit_that_the_group_can_never_fit(message: str, members: int, name: str) -> None:
+    pod = k8s.pod(
+        limits={"nvidia.com/gpu": "2"} if members else {},
+        conditions=k8s.pending(message),
+        meta={"annotations": {"pod-group-name": "pg"}},
+        spec={"schedulerName": "kai-scheduler"},
+    )
+    said = {"type": "UnschedulableOnNodePool", "reason": "OverLimit"}
+    said["message"] = f"team quota has reached the allowable limit of GPUs. {message}"
+    kai = k8s.custom(
+        "scheduling.run.ai/v2alpha2",
+        "PodGroup",
+        "pg",
+        "team",
+        spec={"minMember": max(members, 1), "queue": "team"},
+        status={"schedulingConditions": [said]},
+    )
+    names = [finding.name for finding in ask(pod, kai, *nodes(8)).findings]
+    assert name in names

@@ -142,8 +142,8 @@ def test_a_program_killed_for_its_memory_is_no_fault_of_its_gpu() -> None:
     assert [root.split("@")[0] for root in found.root_ids] == ["oom-killed"]
     killed = next(f for f in found.findings if f.name == "oom-killed")
     assert killed.title == (
-        "Container train of pod 0f3c1d2e-9a4b-4c1d-8e2f-1a2b3c4d5e6f was killed for exceeding"
-        " its memory limit"
+        "Container train of pod 0f3c1d2e-9a4b-4c1d-8e2f-1a2b3c4d5e6f was killed by the kernel"
+        " for lack of memory"
     )
     assert len(killed.evidence) == 2
 

@@ -166,3 +166,190 @@ class TestCommands:
             "lastState": {"terminated": end},
         }
         assert ask(pod, k8s.node()).roots == ("insufficient-evidence",)
+
+
+def killed(
+    reason: str = "Error", finished: str = "2026-11-20T08:10:00Z", code: int = 137, **more: Any
+) -> Object:
+    end = {"exitCode": code, "reason": reason, "finishedAt": finished}
+    status = k8s.container_status(restartCount=1, state={"running": {}}, lastState={})
+    status["lastState"] = {"terminated": end | {"startedAt": "2026-11-20T07:00:00Z"}}
+    ready = [k8s.condition("Ready", "True")]
+    return k8s.pod(node="gpu-1", phase="Running", statuses=[status], conditions=ready, **more)
+
+
+class TestNodeRanOutOfMemory:
+    NAME = "oom-killed"
+
+    def event(self, seen: str = "2026-11-20T08:09:58Z", reason: str = "SystemOOM") -> Object:
+        message = "System OOM encountered, victim process: python, pid: 7"
+        return k8s.event(k8s.node(), reason, message, component="kubelet", seen=seen)
+
+    def test_killed_in_the_same_moment(self) -> None:
+        found = finding_of(ask(killed(), k8s.node(), self.event()), self.NAME)
+        assert told(found) == ("error", "likely", "Pod/team/train-0")
+        assert "gpu-1 as a whole ran out of memory" in found.detail
+        assert "Event/gpu-1 SystemOOM" in shown(found)
+        assert "memory request and limit" in found.fix
+
+    @pytest.mark.parametrize(
+        ("pod", "event"),
+        [
+            (killed(), {"seen": "2026-11-20T07:30:00Z"}),  # of another victim
+            (killed(), {"reason": "OOMKilling"}),  # what the node's other agents say
+            (killed(code=1), {}),
+            (killed(code=143), {}),
+        ],
+    )
+    def test_not_of_this_end(self, pod: Object, event: Object) -> None:
+        assert self.NAME not in loud(ask(pod, k8s.node(), self.event(**event)))
+
+    def test_the_kubelet_ended_it(self) -> None:
+        said = "Container main failed liveness probe, will be restarted"
+        pod = killed()
+        kill = k8s.event(pod, "Killing", said, seen="2026-11-20T08:09:30Z")
+        assert self.NAME not in loud(ask(pod, k8s.node(), self.event(), kill))
+
+    def test_its_own_limit_is_said_as_before(self) -> None:
+        found = finding_of(ask(killed("OOMKilled"), k8s.node(), self.event()), self.NAME)
+        assert found.certainty == "certain"
+
+
+DRAINED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+LEAVING = {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}
+
+
+class TestEvicted:
+    NAME = "node-cordoned"
+
+    def pod(self, condition: Object | None = None, phase: str = "Failed") -> Object:
+        end = {"terminated": {"exitCode": 137, "reason": "Error"}}
+        conditions = [condition] if condition else []
+        status = k8s.container_status(state=end)
+        return k8s.pod(node="gpu-1", phase=phase, statuses=[status], conditions=conditions)
+
+    def test_drained_by_the_autoscaler(self) -> None:
+        pod = self.pod(DRAINED)
+        said = "deleting pod for node scale down"
+        event = k8s.event(pod, "ScaleDown", said, component="cluster-autoscaler", type="Normal")
+        report = ask(pod, k8s.node(taints=[LEAVING]), event)
+        assert report.roots == (self.NAME,)
+        found = finding_of(report, self.NAME)
+        assert told(found) == ("error", "certain", "Node/gpu-1")
+        assert "by cluster-autoscaler" in found.detail
+        assert "safe-to-evict" in found.fix
+
+    def test_drained_by_hand(self) -> None:
+        report = ask(self.pod(DRAINED), k8s.node(unschedulable=True))
+        assert report.roots == (self.NAME,)
+
+    def test_by_karpenter_from_a_node_that_is_gone(self) -> None:
+        pod = self.pod()
+        event = k8s.event(pod, "Evicted", "Evicted pod: Underutilized", component="karpenter")
+        assert self.NAME in loud(ask(pod, event))
+
+    def test_evicted_by_somebody_while_the_node_stays(self) -> None:
+        assert self.NAME not in loud(ask(self.pod(DRAINED), k8s.node()))
+
+    def test_evicted_by_the_kubelet(self) -> None:
+        pod = self.pod()
+        pod["status"] |= {"reason": "Evicted", "message": "The node was low on resource: memory."}
+        event = k8s.event(pod, "Evicted", "The node was low on resource", component="kubelet")
+        report = ask(pod, k8s.node(unschedulable=True), event)
+        assert report.roots == ("evicted-node-pressure",)
+
+    def test_another_disruption(self) -> None:
+        other = DRAINED | {"reason": "DeletionByPodGC"}
+        report = ask(self.pod(other), k8s.node(unschedulable=True))
+        assert self.NAME not in loud(report)
+
+    def test_runs_on_a_cordoned_node(self) -> None:
+        running = k8s.container_status(ready=True, state={"running": {}})
+        ready = [k8s.condition("Ready", "True")]
+        pod = k8s.pod(node="gpu-1", phase="Running", statuses=[running], conditions=ready)
+        report = ask(pod, k8s.node(unschedulable=True))
+        assert report.verdict == "healthy"
+
+
+class TestRefusedForAnyReason:
+    NAME = "pod-creation-denied"
+
+    def report(self, message: str) -> Any:
+        job = k8s.custom("batch/v1", "Job", "train", "team")
+        return ask(k8s.event(job, "FailedCreate", message), pod="team/train-x")
+
+    @pytest.mark.parametrize(
+        ("message", "said"),
+        [
+            (
+                'Error creating: pods "train-x" is forbidden: failed quota: compute: must specify '
+                "limits.cpu for: main",
+                "ResourceQuota compute demands requests and limits",
+            ),
+            (
+                'Error creating: pods "train-x" is forbidden: maximum memory usage per Container '
+                "is 8Gi, but limit is 16Gi",
+                "refuses it: maximum memory usage per Container",
+            ),
+            (
+                'Error creating: pods "train-x" is forbidden: error looking up service account '
+                'team/runner: serviceaccount "runner" not found',
+                "serviceaccount",
+            ),
+            (
+                'Error creating: Pod "train-x" is invalid: spec.containers[0].image: Required '
+                "value",
+                "spec.containers[0].image: Required value",
+            ),
+        ],
+    )
+    def test_named(self, message: str, said: str) -> None:
+        report = self.report(message)
+        assert report.roots == (self.NAME,)
+        found = finding_of(report, self.NAME)
+        assert said in found.title
+
+    @pytest.mark.parametrize(
+        ("message", "name"),
+        [
+            (
+                'Error creating: pods "train-x" is forbidden: exceeded quota: gpus, requested: '
+                "requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=8, limited: "
+                "requests.nvidia.com/gpu=8",
+                "resourcequota-exceeded",
+            ),
+            (
+                'Error creating: pods "train-x" is forbidden: pod rejected: RuntimeClass "nvidia" '
+                "not found",
+                "runtimeclass-missing",
+            ),
+        ],
+    )
+    def test_what_has_a_name_of_its_own(self, message: str, name: str) -> None:
+        assert self.report(message).roots == (name,)
+
+
+class TestHook:
+    MESSAGE = 'Exec lifecycle hook ([/bin/sh]) for Container "main" failed'
+
+    def pod(self, state: Object) -> Object:
+        status = k8s.container_status(restartCount=4, state=state)
+        status["lastState"] = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+        return k8s.pod(
+            node="gpu-1",
+            phase="Running",
+            statuses=[status],
+            conditions=[k8s.condition("Ready", "False")],
+        )
+
+    def test_fails(self) -> None:
+        pod = self.pod({"waiting": {"reason": "PostStartHookError", "message": self.MESSAGE}})
+        report = ask(pod, k8s.node())
+        assert report.roots == ("application-error",)
+        found = finding_of(report, "application-error")
+        assert "its postStart hook fails" in found.title
+        assert self.MESSAGE in str(found.evidence)
+
+    def test_ends_well_for_ever_is_another_ending(self) -> None:
+        report = ask(self.pod({"waiting": {"reason": "CrashLoopBackOff"}}), k8s.node())
+        assert "hook" not in finding_of(report, "application-error").title

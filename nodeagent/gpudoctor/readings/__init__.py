@@ -40,6 +40,8 @@ _MODULES: dict[str, str] = {
 }
 """Format name -> module with its FORMAT, or `module:NAME`; the names are the values of `--kind`."""
 _BUNDLES = "kubernetes-objects"
+_MOST_AWAITED = 4
+"""Members whose state is looked into: of a job of a thousand all may lack the same."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +52,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     `diagnosis.diagnose`. `children` are the members of what the reading is about: the pods of a
     job, the nodes of a dump. `well` are members that look well by their own status: they are shown
     where something fails all the same. `linked` says that causes run between it and its
-    children: between a job and its pods.
+    children: between a job and its pods. `member(subject)` reads another pod of the same job, None
+    where the input does not have it: asked for one that this pod waits for.
     """
 
     subject: ReportSubject
@@ -66,6 +69,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     needed_unknown: bool = False
     starting: bool = False
     linked: bool = False
+    member: Callable[[Subject], Reading | None] = lambda _subject: None
     is_complete: Callable[[str], bool] = lambda _kind: False
     kept: Callable[[Draft, Entry], bool] = lambda _draft, _entry: True
 
@@ -106,7 +110,7 @@ def judge(
 def _judge(
     reading: Reading, checks: Registry, selected: Callable[[Entry], bool]
 ) -> tuple[Report, dict[str, frozenset[Subject]]]:
-    """Return the report, and what its findings and its children's wait for, by their ids."""
+    """Return the report, and whom its and its children's findings miss, by the findings' ids."""
     found = diagnosis.diagnose(
         checks,
         reading.facts,
@@ -121,7 +125,7 @@ def _judge(
     judged = [_judge(child, checks, selected) for child in reading.children]
     well = (_judge(child, checks, selected) for child in reading.well)
     judged += [(report, awaited) for report, awaited in well if report.verdict is Verdict.FAILING]
-    awaited = dict(found.awaited)
+    awaited = found.missed
     for _, of_child in judged:
         awaited |= of_child
     report = diagnosis.report(
@@ -137,7 +141,34 @@ def _judge(
         from gpudoctor import across  # imported late: only jobs have something to link
 
         report = across.link(report, found.touched, awaited, checks.catalogue)
+    elif found.awaited and not reading.children:
+        report = _with_members(report, reading, found.awaited, checks, selected)
     return report, awaited
+
+
+def _with_members(
+    report: Report,
+    reading: Reading,
+    awaited: dict[str, frozenset[Subject]],
+    checks: Registry,
+    selected: Callable[[Entry], bool],
+) -> Report:
+    """Take up why the members do not run that a pod waits for."""
+    subjects = sorted({subject for waits in awaited.values() for subject in waits}, key=str)
+    read = (reading.member(subject) for subject in subjects[:_MOST_AWAITED])
+    judged = [
+        # What that one waits for is its own affair: two may wait for each other.
+        _judge(msgspec.structs.replace(one, member=lambda _subject: None), checks, selected)
+        for one in read
+        if one is not None
+    ]
+    if not judged:
+        return report
+    from gpudoctor import across  # imported late: few pods wait for another
+
+    for _, of_member in judged:
+        awaited = awaited | of_member
+    return across.take_up(report, tuple(member for member, _ in judged), awaited)
 
 
 def recognise(text: TextInput) -> Format:

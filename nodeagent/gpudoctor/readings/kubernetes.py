@@ -127,7 +127,15 @@ def read_pod_named(source: Input, name: str, namespace: str | None) -> Reading:
         if refused is None:
             raise
         return refused
-    return read_pod(source, entry)
+
+    def member(subject: Subject) -> Reading | None:
+        try:
+            found = find_pod(source.cluster, subject.name, subject.namespace)
+        except InputError:
+            return None
+        return read_pod(source, found)
+
+    return msgspec.structs.replace(read_pod(source, entry), member=member)
 
 
 def read_refused(source: Input, kind: str, name: str, namespace: str | None) -> Reading | None:

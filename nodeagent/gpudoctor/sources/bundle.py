@@ -25,6 +25,10 @@ _MAX_MEMBER_BYTES = 1 << 30
 _UNREADABLE = (OSError, EOFError, zlib.error)
 
 
+MEMBERS = "members of the job"
+"""Among `complete_kinds`: all pods that bear the label of the subject's job."""
+
+
 class Scope(msgspec.Struct, frozen=True):
     """How far the reading went: `denied` are refused requests, `roots` host trees read whole.
 

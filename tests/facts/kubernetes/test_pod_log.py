@@ -43,6 +43,17 @@ LINES = [
     ("tensor-parallel", "Tensor parallel size (8) cannot be larger than the number of GPUs"),
     ("compute-domain-wait", "node not ready in ComputeDomain"),
     ("peer-lost", "Connection closed by remote peer train-1"),
+    ("peer-awaited", "nslookup: can't resolve 'train-master-0': Name does not resolve"),
+    (
+        "peer-awaited",
+        "[c10d] addresses of (t-0, 29500): Name or service not known",
+    ),
+    (
+        "peer-awaited",
+        "DistStoreError: Timed out after 601 s waiting for clients",
+    ),
+    ("no-gpu", "RuntimeError: No CUDA GPUs are available"),
+    ("no-gpu", "No devices were found"),
     ("python-error", "ValueError: bad batch"),
     ("python-error", "[rank3]: torch.distributed.DistBackendError: NCCL error"),
     ("loading-model", "Loading safetensors checkpoint shards:  10% Completed"),

@@ -140,7 +140,7 @@ def test_what_a_good_start_prints_is_no_error(case: dict[str, str]) -> None:
         ("no-devices", "CUDA error: no CUDA-capable device is detected"),
         ("no-devices", "RuntimeError: No CUDA GPUs are available"),
         ("no-devices", "No devices found. Waiting indefinitely."),
-        ("no-devices", "nvidia-container-cli: device error: GPU-1: unknown device: unknown"),
+        ("device-list-stale", "nvidia-container-cli: device error: GPU-1: unknown device: unknown"),
         ("module-signature-rejected",
          "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"),
         ("nouveau-bound", "ERROR: The Nouveau kernel driver is currently in use by your system."),

@@ -178,6 +178,7 @@ def troubles(pod: Pod) -> tuple[Trouble, ...]:
 
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 _CREATE_REASONS = ("CreateContainerError", "CreateContainerConfigError", "RunContainerError")
+_HOOK_REASONS = ("PostStartHookError", "PreCreateHookError", "PreStartHookError")
 
 
 def _trouble(pod: Pod, status: ContainerStatus) -> Trouble | None:
@@ -193,6 +194,8 @@ def _trouble(pod: Pod, status: ContainerStatus) -> Trouble | None:
         return trouble("image", state.reason, state.message)
     if state.kind == "waiting" and state.reason in _CREATE_REASONS:
         return trouble("create", state.reason, state.message)
+    if state.kind == "waiting" and state.reason in _HOOK_REASONS:
+        return trouble("crash", state.reason, state.message)
     failed = end is not None and end.exit_code not in (0, None)
     if state.kind == "waiting" and state.reason == "CrashLoopBackOff":
         return trouble("crash", state.reason, end.message if end else state.message)

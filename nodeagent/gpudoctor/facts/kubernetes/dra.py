@@ -1,8 +1,8 @@
 """Dynamic resource allocation around one pod: claims, published devices, taints, the kubelet.
 
 Reads resource.k8s.io v1, v1beta2 and v1beta1. Only the highest generation of a pool counts, and
-only when all its slices are there. CEL selectors are not evaluated: which devices a selector
-picks is left to the scheduler's words.
+only when all its slices are there. Of CEL selectors only the plainest are evaluated (`cel`): which
+devices any other picks is left to the scheduler's words.
 Source: kubernetes api/resource, pkg/kubelet/cm/dra, dra-driver-nvidia-gpu v0.4.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from gpudoctor.facts.kubernetes import fields, parse, placement
+from gpudoctor.facts.kubernetes import cel, fields, parse, placement
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.fields import JsonObject
 from gpudoctor.facts.kubernetes.model import (
@@ -42,7 +42,6 @@ PLUGIN_KEYS = {
     "gpu.intel.com": "gpu.intel.com/xe",
 }
 _DRIVER_OF_CLASS = re.compile(r"""device\.driver\s*==\s*["'](?P<driver>[\w.-]+)["']""")
-_ONLY_DRIVER = re.compile(r"""\s*device\.driver\s*==\s*["'][\w.-]+["']\s*""")
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -160,8 +159,9 @@ class DraSituation(msgspec.Struct, frozen=True, kw_only=True):
     `claims` are those found for it, `absent` the names of those that are not in the input.
     `pools` are the pools of the drivers that could serve them. For a pod without a node,
     `tainted` are devices of those with taints that its claims do not tolerate, and `taken` the
-    ids of devices that claims of others hold.
-    `unevaluated` are the CEL selectors that nobody evaluated here.
+    ids of devices that claims of others hold, `holders` the claims that hold each of them.
+    `unfit` are the ids of devices that no request of the pod can match, `unevaluated` the CEL
+    selectors that nobody evaluated here.
     """
 
     pod: Pod
@@ -172,6 +172,8 @@ class DraSituation(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[Pool, ...] = ()
     tainted: tuple[TaintedDevice, ...] = ()
     taken: frozenset[str] = frozenset()
+    holders: tuple[tuple[str, Claim], ...] = ()
+    unfit: frozenset[str] = frozenset()
     own_devices: tuple[Device, ...] = ()
     unevaluated: tuple[str, ...] = ()
     uses_dra: bool = False
@@ -205,6 +207,8 @@ def read(cluster: Cluster, situation: PodSituation) -> DraSituation | None:
     drivers = _drivers(wanted_classes, classes, claims)
     relevant = tuple(pool for pool in pools if pool.driver in drivers)
     allocated = {device for claim in claims for device in claim.allocated}
+    holders = () if pod.node else tuple(_holders(cluster, claims))
+    asked = list(_asked(claims, extended, classes))
     ready = pod.condition("Ready")
     return DraSituation(
         pod=pod,
@@ -214,9 +218,11 @@ def read(cluster: Cluster, situation: PodSituation) -> DraSituation | None:
         classes=tuple(found for found in classes if found.name in wanted_classes),
         pools=relevant,
         tainted=() if pod.node else tuple(_tainted(cluster, relevant, _tolerations(claims))),
-        taken=frozenset() if pod.node else _taken(cluster, claims),
+        taken=frozenset(device for device, _ in holders),
+        holders=holders,
+        unfit=frozenset() if pod.node else frozenset(_unfit(relevant, asked)),
         own_devices=tuple(d for pool in pools for d in pool.devices if d.id in allocated),
-        unevaluated=tuple(_unevaluated(claims, classes, wanted_classes)),
+        unevaluated=tuple(s for one in asked for s in one if not cel.is_plain(s)),
         uses_dra=uses_dra,
         failure=situation.failure,
         events=situation.events,
@@ -468,27 +474,37 @@ def _selects(selector: JsonObject, device: Device) -> bool:
     )
 
 
-def _taken(cluster: Cluster, own: Iterable[Claim]) -> frozenset[str]:
+def _holders(cluster: Cluster, own: Iterable[Claim]) -> Iterator[tuple[str, Claim]]:
+    """Yield the devices that claims of others hold, each with its claim."""
     mine = {claim.meta.path for claim in own}
-    return frozenset(
-        device
-        for claim in cluster.derived(_claims).values()
-        if claim.meta.path not in mine
-        and not any(alternative.admin for alts in claim.requests for alternative in alts)
-        for device in claim.allocated
-    )
+    for claim in cluster.derived(_claims).values():
+        admin = any(alternative.admin for alts in claim.requests for alternative in alts)
+        if claim.meta.path not in mine and not admin:
+            yield from ((device, claim) for device in claim.allocated)
 
 
-def _unevaluated(
-    claims: Iterable[Claim], classes: Iterable[DeviceClass], wanted: set[str]
-) -> Iterator[str]:
+def _asked(
+    claims: Iterable[Claim], extended: Iterable[DeviceClass], classes: Iterable[DeviceClass]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the selectors of each way in which a request of the pod can be satisfied."""
+    by_name = {found.name: found.selectors for found in classes}
     for claim in claims:
         for alternatives in claim.requests:
-            for alternative in alternatives:
-                yield from alternative.selectors
-    for found in classes:
-        if found.name in wanted:
-            yield from (s for s in found.selectors if not _ONLY_DRIVER.fullmatch(s))
+            for one in alternatives:
+                yield (*by_name.get(one.device_class, ()), *one.selectors)
+    yield from (found.selectors for found in extended)
+
+
+def _unfit(pools: Iterable[Pool], asked: list[tuple[str, ...]]) -> Iterator[str]:
+    """Yield the ids of devices that no way of asking can match."""
+    for pool in pools:
+        for device in pool.devices:
+            ways = (
+                all(cel.may_match(s, device.driver, device.attributes) for s in selectors)
+                for selectors in asked
+            )
+            if asked and not any(ways):
+                yield device.id
 
 
 def _domains(cluster: Cluster, pod: Pod, claims: Iterable[Claim]) -> Iterator[ComputeDomain]:

@@ -332,6 +332,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         return "Event/" + "/".join(part for part in parts if part)
 
 
+class VolumeClaim(msgspec.Struct, frozen=True):
+    """A claim: its phase, StorageClass ("" for none) and access modes; `said` is its last event."""
+
+    meta: Meta
+    phase: str
+    storage_class: str
+    modes: tuple[str, ...]
+    said: Event | None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has its volume."""
+        return self.phase == "Bound"
+
+
 class DaemonSet(msgspec.Struct, frozen=True, kw_only=True):
     """A DaemonSet: its pod template as a pod without a node, and its counts."""
 

@@ -127,6 +127,19 @@ PATTERNS: dict[str, _Pattern] = {
         r"libcuda\.so(?:\.1)?: cannot open|Found no NVIDIA driver on your system"
         r"|couldn't find libnvidia-ml",
     ),
+    # CUDA, PyTorch, nvidia-smi, JAX, TensorFlow and vLLM where the driver shows no device.
+    "no-gpu": _Pattern(
+        (
+            "cuda-capable device",
+            "no devices were found",
+            "cudaerrornodevice",
+            "cuda_error_no_device",
+            "cuda gpus are available",
+            "infer device type",
+        ),
+        r"no CUDA-capable device is detected|No devices were found|cudaErrorNoDevice"
+        r"|CUDA_ERROR_NO_DEVICE|No CUDA GPUs are available|Failed to infer device type",
+    ),
     # vLLM's start-up check, before it has taken any memory itself.
     "gpu-memory-taken": _Pattern(
         ("free memory on device",),
@@ -165,6 +178,25 @@ PATTERNS: dict[str, _Pattern] = {
         r"|Watchdog caught collective operation timeout"
         r"|Root Cause \(first observed failure\)|Received signal: 15|SignalException"
         r"|rendezvous.*(?:closed|timed? ?out)|RendezvousConnectionError",
+        re.IGNORECASE,
+    ),
+    # A name that nobody bears yet, or a port that nobody listens on, as the one who waits says it.
+    "peer-awaited": _Pattern(
+        (
+            "name or service not known",
+            "failure in name resolution",
+            "could not resolve",
+            "can't resolve",
+            "no such host",
+            "connection refused",
+            "no route to host",
+            "waiting for ",
+            "tcpstore",
+            "clients joined",
+        ),
+        r"name or service not known|failure in name resolution|(?:could not|can't) resolve"
+        r"|no such host|connection refused|no route to host|waiting for |clients joined"
+        r"|TCPStore.*timed out",
         re.IGNORECASE,
     ),
     "python-error": _Pattern(

@@ -28,9 +28,14 @@ class ResourceQuota(msgspec.Struct, frozen=True):
 
     def free(self, resource: str) -> Decimal | None:
         """Return what is left of a resource, None where the quota does not limit it."""
+        found = self.limit(resource)
+        return found[1] - found[2] if found else None
+
+    def limit(self, resource: str) -> tuple[str, Decimal, Decimal] | None:
+        """Return the tightest limit of a resource: its key, what is allowed and what is used."""
         keys = (f"requests.{resource}", f"limits.{resource}", resource)
-        left = [self.hard[k] - self.used.get(k, Decimal(0)) for k in keys if k in self.hard]
-        return min(left, default=None)
+        found = [(k, self.hard[k], self.used.get(k, Decimal(0))) for k in keys if k in self.hard]
+        return min(found, key=lambda entry: entry[1] - entry[2], default=None)
 
 
 class QuotaRefusal(msgspec.Struct, frozen=True):

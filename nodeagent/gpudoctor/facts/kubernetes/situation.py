@@ -21,7 +21,8 @@ from gpudoctor.facts.kubernetes import (
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.components import Component
 from gpudoctor.facts.kubernetes.config_maps import KubeletConfig, RdmaPool
-from gpudoctor.facts.kubernetes.model import Event, Node, Occupant, Pod, Scope
+from gpudoctor.facts.kubernetes.membership import Membership
+from gpudoctor.facts.kubernetes.model import Event, Node, Occupant, Pod, Scope, VolumeClaim
 from gpudoctor.facts.kubernetes.networks import Attachment, NetworkDefinition
 from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.pod_log import LogLine
@@ -67,6 +68,7 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     `bypassing` are pods on the same node that set NVIDIA_VISIBLE_DEVICES themselves.
     `held_unhealthy` are the cluster's unhealthy devices that pods hold (empty for a bound pod).
     `nccl` is what NCCL said in the logs of the pod and its peers, None if they hold no line of it.
+    `membership` counts the members of a job of a fixed size, None for any other pod.
     """
 
     pod: Pod
@@ -88,9 +90,12 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[Attachment, ...] = ()
     networks: tuple[NetworkDefinition, ...] = ()
     owner_events: tuple[Event, ...] = ()
+    node_events: tuple[Event, ...] = ()
     bypassing: tuple[Pod, ...] = ()
     held_unhealthy: tuple[HeldDevice, ...] = ()
     nccl: NcclLog | None = None
+    membership: Membership | None = None
+    volume_claims: tuple[VolumeClaim, ...] = ()
     scope: Scope = Scope()
     now: datetime | None = None
 
@@ -204,12 +209,31 @@ def read(
             cluster.of_kind("k8s.cni.cncf.io", "NetworkAttachmentDefinition")
         ),
         owner_events=_owner_events(cluster, pod),
+        node_events=tuple(cluster.events_of("Node", pod.node, None)) if pod.node else (),
         bypassing=_bypassing(cluster, pod),
         held_unhealthy=() if pod.node else cluster.derived(_held_unhealthy),
         nccl=_nccl_of(pod, node, job_log or read_nccl((pod, *peers), logs)),
+        membership=_membership(cluster, pod, peers),
+        volume_claims=_volume_claims(cluster, pod),
         scope=cluster.scope,
         now=cluster.now,
     )
+
+
+def _volume_claims(cluster: Cluster, pod: Pod) -> tuple[VolumeClaim, ...]:
+    if pod.node or not any(volume.claim for volume in pod.volumes):
+        return ()
+    from gpudoctor.facts.kubernetes import volume_claims  # imported late: few wait for a volume
+
+    return volume_claims.read(cluster, pod)
+
+
+def _membership(cluster: Cluster, pod: Pod, peers: tuple[Pod, ...]) -> Membership | None:
+    if pod.meta.labels.keys().isdisjoint(_GROUP_LABELS):
+        return None
+    from gpudoctor.facts.kubernetes import members  # imported late: most pods are of no job
+
+    return members.read(cluster, pod, peers)
 
 
 def read_refused(cluster: Cluster, name: str, namespace: str | None) -> RefusedPod | None:

@@ -214,8 +214,13 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|CUDA driver initialization failed, you might not have a CUDA gpu"
         r"|could not insert '?nvidia\w*'?: No such device"
         r"|None of the NVIDIA devices were (?:probed|init)"
-        r"|nvidia-container-cli(?:\.real)?: device error: .*unknown device"
+        # the sharing plugin's word for: no GPU has room
+        r"|nvidia-container-cli(?:\.real)?: device error: .*no-gpu-has-\d+\w*-to-run"
         rf"|{NO_GPU}",
+    ),
+    (
+        "device-list-stale",
+        r"nvidia-container-cli(?:\.real)?: device error: (?P<device>\S+): unknown device",
     ),
     (
         "device-ordinal-invalid",

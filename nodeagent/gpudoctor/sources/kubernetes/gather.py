@@ -139,7 +139,7 @@ class _Reading:
             found = [raw for raw in found if step.keeps(_view(raw, ObjectView).metadata.name)]
         self.keep(found)
         if step.settles:
-            self.settle(step.kind.name, listing.whole)
+            self.settle(_settled_by(step), listing.whole)
         return found
 
     def _ask(self, step: Get | List) -> Listing:
@@ -210,7 +210,11 @@ class _Reading:
 
     def _unsettle(self, step: Step) -> None:
         if isinstance(step, Get | List) and step.settles:
-            self.settle(step.kind.name, False)
+            self.settle(_settled_by(step), False)
+
+
+def _settled_by(step: Get | List) -> str:
+    return (step.settles_as if isinstance(step, List) else "") or step.kind.name
 
 
 def gather_pod(client: Client, namespace: str, name: str) -> Bundle:

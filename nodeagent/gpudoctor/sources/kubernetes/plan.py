@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from gpudoctor.publish import names
+from gpudoctor.sources.bundle import MEMBERS
 from gpudoctor.sources.kubernetes import kinds
 from gpudoctor.sources.kubernetes.client import LOG_PERMISSION, permission
 from gpudoctor.sources.kubernetes.kinds import Kind
@@ -45,6 +46,7 @@ class Get(msgspec.Struct, frozen=True):
 class List(msgspec.Struct, frozen=True):
     """Read a list; `max_pages` bounds it. `settles` as for Get, if the list was read whole.
 
+    `settles_as`: what is settled by it instead of the kind, which it does not hold completely.
     `numbered` keeps only objects of that name followed by a number, which no selector can say.
     """
 
@@ -54,6 +56,7 @@ class List(msgspec.Struct, frozen=True):
     labels: str = ""
     max_pages: int = 1
     settles: bool = True
+    settles_as: str = ""
     numbered: str = ""
     optional: bool = False
 
@@ -136,6 +139,7 @@ def of_bound_pod(
     told = _told(pod, events)
     telling = telling_containers(pod)
     yield from logs(pod, telling[:1])
+    yield from node_out_of_memory(pod)
     yield from claims(pod, node=pod.spec.node_name)
     yield from claims_beside(pod, neighbours)
     yield from _admission(told)
@@ -148,11 +152,23 @@ def of_bound_pod(
     yield from software_logs(pod, [node] if node else [], neighbours, refused=refused)
 
 
+def node_out_of_memory(pod: PodView) -> Iterator[Step]:
+    """What the node says of its own memory, where a container was killed and nothing says why."""
+    if pod.was_killed:
+        fields = f"involvedObject.kind=Node,involvedObject.name={pod.spec.node_name}"
+        # Events about what has no namespace lie in this one.
+        yield List(kinds.EVENT, "default", fields=f"{fields},reason=SystemOOM", settles=False)
+
+
 def of_bound_pods_job(pod: PodView, members: list[PodView]) -> Iterator[Step]:
-    """What follows the job's other pods: who failed first, then what is left to know."""
-    failed = [m for m in members if m.first_failure and m.metadata.name != pod.metadata.name]
+    """What follows the job's other pods: who failed first or does not start, then what is left."""
+    others = [m for m in members if m.metadata.name != pod.metadata.name]
+    failed = [m for m in others if m.first_failure]
     for member in sorted(failed, key=lambda m: m.first_failure or "")[:1]:
         yield from logs(member, telling_containers(member)[:1])
+    for member in [m for m in others if not m.is_ready and not m.has_run][:1]:
+        yield events_of(member)
+    yield from job_of(pod)
     yield from logs(pod, telling_containers(pod)[1:2])
     yield from groups(pod)
     yield from networks(pod)
@@ -272,12 +288,40 @@ def peers(pod: PodView) -> Iterator[Step]:
                 kinds.POD,
                 pod.metadata.namespace,
                 labels=f"{label}={labels[label]}",
-                settles=not pod.is_bound,
+                settles_as=MEMBERS if pod.is_bound else "",
             )
             return
     numbered = _NUMBERED.fullmatch(pod.metadata.name)
     if numbered:
         yield List(kinds.POD, pod.metadata.namespace, settles=False, numbered=numbered[1])
+
+
+_JOB_OBJECTS = (
+    ("jobset.sigs.k8s.io/jobset-name", (kinds.JOB_SET,)),
+    ("training.kubeflow.org/job-name", (kinds.PYTORCH_JOB, kinds.MPI_JOB, kinds.TF_JOB)),
+    ("volcano.sh/job-name", (kinds.VOLCANO_JOB,)),
+    ("ray.io/cluster", (kinds.RAY_CLUSTER,)),
+    ("leaderworkerset.sigs.k8s.io/name", (kinds.LEADER_WORKER_SET,)),
+    ("batch.kubernetes.io/job-name", (kinds.JOB,)),
+)
+
+
+def job_of(pod: PodView) -> Iterator[Step]:
+    """The job's own object, which says how many members it wants, and what may forbid more of them.
+
+    Read for a pod that runs: of one that does not, what is wrong with it comes first.
+    """
+    if not pod.has_run:
+        return
+    labels = pod.metadata.labels or {}
+    owner = (pod.metadata.owner or "").partition("/")[0]
+    for label, known in _JOB_OBJECTS:
+        if label in labels:
+            kind = next((one for one in known if one.name == owner), known[0])
+            namespace = pod.metadata.namespace
+            yield Get(kind, labels[label], namespace, settles=False)
+            yield List(kinds.RESOURCE_QUOTA, namespace)
+            return
 
 
 def is_of_job(pod: PodView, name: str) -> bool:

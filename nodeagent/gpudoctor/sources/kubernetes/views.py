@@ -11,6 +11,8 @@ import msgspec
 
 from gpudoctor.publish import names
 
+_KILLED = 137
+
 
 class OwnerView(msgspec.Struct):
     """An owner reference."""
@@ -233,6 +235,16 @@ class PodView(msgspec.Struct):
     def has_run(self) -> bool:
         """Whether a main container has run."""
         return any(status.has_run for status in self.status.container_statuses or ())
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a container was ended by SIGKILL, and not for its own memory limit."""
+        return any(
+            state.terminated.exit_code == _KILLED and state.terminated.reason != "OOMKilled"
+            for status in self.status.container_statuses or ()
+            for state in (status.state, status.last_state)
+            if state and state.terminated
+        )
 
     @property
     def first_failure(self) -> str | None:
