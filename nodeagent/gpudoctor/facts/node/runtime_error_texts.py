@@ -131,7 +131,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|CDI device injection failed|unresolvable CDI device"
         # the spec names a device node that has gone since it was written
         r"|failed to stat CDI host device \"(?P<node>[^\"]+)\""
-        # an engine without CDI takes the device's name for a file
+        # an engine without CDI: says so, or takes the device's name for a file
+        r"|could not select device driver \"cdi\" with capabilities"
         rf"|(?P<named>(?<![\w.-])(?:[\w-]+\.)?nvidia\.com/\w+=[\w:.-]+)[\"'`]?\W.{{0,40}}?"
         rf"(?:{ABSENT}|unknown|unresolvable|not registered)"
         rf"|(?:unknown|no such|unregistered|{CANNOT_GET}|{FAILED_TO} resolve)\W.{{0,40}}?"
@@ -220,7 +221,9 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "device-list-stale",
-        r"nvidia-container-cli(?:\.real)?: device error: (?P<device>\S+): unknown device",
+        # a word or a path in the device's place is a setting that was misread, and no device
+        r"nvidia-container-cli(?:\.real)?: device error: (?:unknown device id: )?"
+        r"(?P<device>(?:(?:MIG-)?GPU-|MIG-|\d)[\w:/.-]*)(?<!:)(?=[\s\\\"']|: unknown|$)",
     ),
     (
         "device-ordinal-invalid",
