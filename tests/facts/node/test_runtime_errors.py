@@ -352,6 +352,10 @@ def test_the_same_meaning_in_other_words(name: str, text: str) -> None:
         "MPS control daemon started",
         'could not select device driver "amd" with capabilities: []',
         'selected device driver "cdi" with capabilities: []',
+        "The git hook couldn't be found",
+        "NVIDIA LXC hook found at /usr/share/lxc/hooks/nvidia",
+        "INFO: found 34 nv files on this host",
+        "GPU driver verification succeeded",
         "nvidia-fabricmanager.service: Succeeded",
     ],
 )

@@ -140,7 +140,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "toolkit-not-installed",
-        rf"{NO_TOOL}|failed to discover GPU vendor from CDI: no known GPU vendor"
+        rf"{NO_TOOL}|\bNVIDIA (?:[\w-]+ )?hook (?:is )?{ABSENT}"
+        r"|failed to discover GPU vendor from CDI: no known GPU vendor"
         r"|could not select device driver \"[^\"]*\" with capabilities: \[\[[^\]]*gpu",
     ),
     (
@@ -291,7 +292,10 @@ HINTS = (
         "driver-libs-not-injected",
         re.compile(
             r"did you set the docker default runtime to .?nvidia"
-            r"|did you configure the NVIDIA Container Toolkit\?",
+            r"|did you configure the NVIDIA Container Toolkit\?"
+            # Apptainer's word for: no driver here; the check in the entry point of NGC's images
+            r"|Could not find any nv files on this host"
+            r"|GPU driver verification failed|check that GPU passthrough is enabled",
             re.IGNORECASE,
         ),
     ),

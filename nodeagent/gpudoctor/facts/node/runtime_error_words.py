@@ -8,7 +8,7 @@ CANNOT_GET = (
 )
 ABSENT = (
     r"(?:not (?:be )?(?:found|available|installed|present|recogni[sz]ed)|no such file|missing"
-    r"|does ?n.?t exist|does not exist|ENOENT)"
+    r"|could ?n.?t be found|does ?n.?t exist|does not exist|ENOENT)"
 )
 DRIVER_LIBRARY = (
     r"(?:lib(?:cuda|nvidia-(?:ml|encode|ptxjitcompiler|opticalflow|nvvm)|nvcuvid|nvoptix)"
