@@ -111,6 +111,16 @@ def test_published_errors(tmp_path: Path, case: dict[str, Any]) -> None:
     assert not report["unknown"]
 
 
+def test_a_program_that_writes_through_the_kernels_log_is_read_as_the_program(
+    tmp_path: Path,
+) -> None:
+    line = "[    5.879228] {}: could not insert 'nvidia': Operation not permitted\n"
+    assert explain(tmp_path, line.format("driverdog[2088]"))[1]["roots"] == ["driver-not-loaded"]
+    assert explain(tmp_path, line.format("modprobe"))[1]["facts"].get("kernel") is not None
+    crash = "[ 9.100000] python3[4711]: segfault at 0 ip 00007f sp 00007f error 4 in libcuda.so\n"
+    assert explain(tmp_path, crash)[1]["facts"].get("kernel") is not None
+
+
 def test_nccl_tests_that_never_printed_a_table_are_read_as_nccl_logs() -> None:
     log = CASES.parent / "nccl" / "08-memlock-limit.log"
     result = CliRunner().invoke(root, ["explain", str(log), "-o", "json"])

@@ -15,7 +15,9 @@ from gpudoctor.sources.text import TextInput
 
 _KERNEL_LINE = re.compile(
     r"^(?:.{0,80}NVRM: |.{0,80}nvidia-nvswitch\d+: SXid|.{0,80}\bnouveau [0-9a-f]{4}:"
+    # a program's own line that goes through the kernel's log says nothing of the kernel's
     r"|(?:\x1b\[[\d;]*m)*(?:<\d{1,3}>)?(?:kern +:[a-z]+ *: )?\[ *\d+\.\d{6}\] "
+    r"(?![\w.@-]{1,40}\[\d+\]: (?!segfault |bad frame|.{0,20}\btrap ))"
     r"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
     r"|\d{1,4},\d+,\d+,[^;]*;"
