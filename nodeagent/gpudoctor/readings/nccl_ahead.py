@@ -24,9 +24,9 @@ from gpudoctor.facts.nccl.lines import LARGEST, Lines, Part, Source
 from gpudoctor.facts.nccl.parser import Parser
 from gpudoctor.facts.nccl.sieve import Marks
 
-_PLACES = 4
+_PLACES = 8
 """Parts that may lie between the two."""
-_ENOUGH = 2
+_ENOUGH = 3
 """With fewer parts before it the first process gets a part unmarked, and marks it itself: so both
 have work at any time, whatever marking and understanding cost.
 """
