@@ -68,7 +68,7 @@ def peer_failed_first(situation: PodSituation) -> Iterator[Result]:
         values={"pod": pod.meta.short, "name": peer.meta.short},
         severity=Severity.ERROR if own else None,
         related=(peer.subject,),
-        awaits=(peer.subject,),
+        lost=(peer.subject,),
         leans_on=("Pod",),
     )
 
@@ -376,7 +376,7 @@ def _failed_for_good(situation: PodSituation, job: Membership, member: Pod, why:
         values={"pod": pod.meta.short, "name": member.meta.short},
         severity=Severity.WARNING,
         related=(member.subject,),
-        awaits=(member.subject,),
+        lost=(member.subject,),
     )
 
 

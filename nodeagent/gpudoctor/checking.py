@@ -25,8 +25,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     objects (the pod, its node, a GPU) by which it can be linked to what it explains.
     `leans_on` names the kinds of object whose absence or completeness the answer needs: if
     the input does not hold all of them, the finding is at most `likely`. `awaits` are members of
-    the same job that the subject waited for or lost: whatever keeps such a member from running is
-    the cause. `told` is the finding as another of us made it, whose words are kept.
+    the same job that the subject waits for: whatever keeps such a member from running is the cause.
+    `lost` are members that ended before the subject did: for the job what ended them is the cause,
+    for the subject alone that they ended is. `told` is the finding as another of us made it, whose
+    words are kept.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     leans_on: tuple[str, ...]
     fix: str | None
     awaits: tuple[Subject, ...] = ()
+    lost: tuple[Subject, ...] = ()
     told: Finding | None = None
 
 
@@ -57,6 +60,7 @@ def finding(
     leans_on: Iterable[str] = (),
     fix: str | None = None,
     awaits: Iterable[Subject] = (),
+    lost: Iterable[Subject] = (),
 ) -> Draft:
     """Draft a finding of the catalogue.
 
@@ -77,6 +81,7 @@ def finding(
         leans_on=tuple(leans_on),
         fix=fix,
         awaits=tuple(awaits),
+        lost=tuple(lost),
     )
 
 

@@ -41,7 +41,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     `needed_unknown` says that a check could not judge, for want of a fact or because it broke.
     `touched` has the objects that each finding concerns, by its id, `awaited` the members of the
-    job that those findings wait for that wait for any.
+    job that those findings wait for that wait for any, `lost` those that ended before.
     """
 
     findings: tuple[Finding, ...]
@@ -50,6 +50,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     needed_unknown: bool = False
     touched: dict[str, frozenset[Subject]] = {}
     awaited: dict[str, frozenset[Subject]] = {}
+    lost: dict[str, frozenset[Subject]] = {}
+
+    @property
+    def missed(self) -> dict[str, frozenset[Subject]]:
+        """The members that each finding waits for or lost."""
+        none: frozenset[Subject] = frozenset()
+        keys = (*self.awaited, *(key for key in self.lost if key not in self.awaited))
+        return {key: self.awaited.get(key, none) | self.lost.get(key, none) for key in keys}
 
 
 def diagnose(
@@ -94,6 +102,7 @@ def diagnose(
         needed_unknown=needed_unknown,
         touched={key: frozenset(_touches(draft)) for key, (draft, _) in merged.items()},
         awaited={key: frozenset(d.awaits) for key, (d, _) in merged.items() if d.awaits},
+        lost={key: frozenset(d.lost) for key, (d, _) in merged.items() if d.lost},
     )
 
 
@@ -165,6 +174,7 @@ def _join(first: Draft, second: Draft, entry: Entry) -> Draft:
         evidence=tuple(dict.fromkeys(lead.evidence + other.evidence)),
         related=tuple(dict.fromkeys(lead.related + other.related)),
         awaits=tuple(dict.fromkeys(lead.awaits + other.awaits)),
+        lost=tuple(dict.fromkeys(lead.lost + other.lost)),
         leans_on=lead.leans_on
         if lead.certainty is not other.certainty
         else (tuple(kind for kind in lead.leans_on if kind in other.leans_on)),

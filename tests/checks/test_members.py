@@ -334,10 +334,8 @@ class TestHeldUp:
         assert asked(master(), late, pytorch_job(1)).verdict is Verdict.HEALTHY
 
     def test_worse_than_the_wait_is_the_verdict(self) -> None:
-        ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": OLD}}
-        gone = worker(phase="Failed", statuses=[k8s.container_status(state=ended)], conditions=[])
-        report = asked(master({"WORLD_SIZE": "2"}), gone)
-        assert report.roots == ("oom-killed",)
+        report = asked(master({"WORLD_SIZE": "2"}), worker(state=IMAGE, phase="Pending"))
+        assert report.roots == ("image-pull-failing",)
         assert report.verdict is Verdict.FAILING
 
     def test_member_that_was_restarted_and_runs(self) -> None:
@@ -411,6 +409,25 @@ class TestFailedMembers:
         found = finding_of(report, self.FAILED)
         assert told(found) == ("warning", "certain", "Pod/team/train-0")
         assert "main ended with Error, exit code 1" in shown(found)
+
+    def test_what_ended_it_is_said_and_looked_up_there(self) -> None:
+        end = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": OLD}}
+        gone = worker(phase="Failed", statuses=[k8s.container_status(state=end)], conditions=[])
+        report = asked(master({"WORLD_SIZE": "2"}), gone)
+        assert report.roots == (self.FAILED,)
+        assert "OOMKilled" in shown(finding_of(report, self.FAILED))
+        assert "oom-killed" not in loud(report)
+
+    def test_one_that_ended_before_this_pod_did(self) -> None:
+        first = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": OLD}
+        gone = worker(statuses=[k8s.container_status(state={"terminated": first})], phase="Failed")
+        own = {
+            "terminated": {"exitCode": 134, "reason": "Error", "finishedAt": "2026-11-20T07:10:00Z"}
+        }
+        pod = master(statuses=[k8s.container_status(state=own)], phase="Failed", conditions=[])
+        report = asked(pod, gone, pytorch_job(1))
+        assert report.roots == (self.FAILED,)
+        assert "oom-killed" not in loud(report)
 
     def test_another_was_made_for_it(self) -> None:
         fresh = {"creationTimestamp": "2026-11-20T07:30:00Z", "labels": labels("worker")}

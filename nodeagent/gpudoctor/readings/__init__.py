@@ -110,7 +110,7 @@ def judge(
 def _judge(
     reading: Reading, checks: Registry, selected: Callable[[Entry], bool]
 ) -> tuple[Report, dict[str, frozenset[Subject]]]:
-    """Return the report, and what its findings and its children's wait for, by their ids."""
+    """Return the report, and whom its and its children's findings miss, by the findings' ids."""
     found = diagnosis.diagnose(
         checks,
         reading.facts,
@@ -125,7 +125,7 @@ def _judge(
     judged = [_judge(child, checks, selected) for child in reading.children]
     well = (_judge(child, checks, selected) for child in reading.well)
     judged += [(report, awaited) for report, awaited in well if report.verdict is Verdict.FAILING]
-    awaited = dict(found.awaited)
+    awaited = found.missed
     for _, of_child in judged:
         awaited |= of_child
     report = diagnosis.report(
