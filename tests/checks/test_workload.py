@@ -738,7 +738,7 @@ class TestPeerFailedFirst:
         report = ask(*objects, k8s.node(), logs={MAIN: PEER_LINE})
         found = finding_of(report, "peer-pod-failed-first")
         assert told(found) == ("error", "certain", "Pod/team/train-0")
-        assert report.roots == ("oom-killed",)
+        assert report.roots == (self.NAME,)
         assert shown(found).splitlines() == [
             "Pod/team/train-1 status.containerStatuses[main] OOMKilled, exit code 137, "
             "2026-11-20T08:10:00+00:00",
