@@ -2,8 +2,8 @@
 
 A journal, a syslog or two pasted logs may span several boots, and what was before the last one is
 history. A boot is known by journalctl's separators, the journal's boot id, the kernel's first
-line, and stamps that start again while the clock goes on. Which boot is the last one, the clock tells where it can: a log
-may be printed newest first.
+line, and stamps that start again while the clock goes on. Which boot is the last one, the clock
+tells where it can: a log may be printed newest first.
 """
 
 from __future__ import annotations
