@@ -38,6 +38,8 @@ def uvm_missing(facts: NodeFacts) -> Iterator[Result]:
         Evidence(_UVM, None, None, "does not exist"),
         Evidence("/sys/module/nvidia_uvm", None, None, _STATE[files.uvm_module]),
         values={"why": why},
+        # Until the first CUDA program it is like that on a good host, too.
+        severity=None if files.uvm_module is True else Severity.INFO,
     )
 
 

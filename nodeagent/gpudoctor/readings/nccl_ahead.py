@@ -19,14 +19,13 @@ import msgspec
 import numpy as np
 
 from gpudoctor.errors import InputError
-from gpudoctor.facts.nccl.communicators import Said
 from gpudoctor.facts.nccl.lines import LARGEST, Lines, Part, Source
 from gpudoctor.facts.nccl.parser import Parser
 from gpudoctor.facts.nccl.sieve import Marks
 
-_PLACES = 4
+_PLACES = 8
 """Parts that may lie between the two."""
-_ENOUGH = 2
+_ENOUGH = 3
 """With fewer parts before it the first process gets a part unmarked, and marks it itself: so both
 have work at any time, whatever marking and understanding cost.
 """
@@ -43,13 +42,12 @@ class _Opened(msgspec.Struct, frozen=True, tag=True):
 
 class _Sent(msgspec.Struct, frozen=True, tag=True):
     """The next place holds a part of so many bytes, and, if it was marked, of so many lines;
-    `others` and `told` are as in `Marks`, the first as 64-bit numbers.
+    `others` are as in `Marks`, as 64-bit numbers.
     """
 
     size: int
     lines: int | None = None
     others: bytes = b""
-    told: list[Said] = []
 
 
 class _Ended(msgspec.Struct, frozen=True, tag=True):
@@ -91,7 +89,7 @@ class _Place:
             return _Sent(size)
         count = len(marks.ends)
         self._ends[:count], self._hashes[:count] = marks.ends, marks.hashes
-        return _Sent(size, count, marks.others.tobytes(), marks.told)
+        return _Sent(size, count, marks.others.tobytes())
 
     def part(self, sent: _Sent) -> Part:
         """The part that is kept."""
@@ -102,7 +100,7 @@ class _Place:
         if sent.lines is None:
             return None
         others = np.frombuffer(sent.others, np.int64)
-        return Marks(self._ends[: sent.lines], self._hashes[: sent.lines], others, sent.told)
+        return Marks(self._ends[: sent.lines], self._hashes[: sent.lines], others)
 
 
 def is_read(parser: Parser, pieces: Iterator[Source | bytes]) -> bool:

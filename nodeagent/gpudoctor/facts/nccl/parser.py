@@ -10,14 +10,12 @@ NCCL at all are looked at.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from gpudoctor.facts.nccl import messages, ras, reports, watchdog
-from gpudoctor.facts.nccl.channels import Said as ChannelSaid
-from gpudoctor.facts.nccl.channels import usual_lines
-from gpudoctor.facts.nccl.communicators import usual
+from gpudoctor.facts.nccl import channels, communicators, messages, ras, reports, watchdog
 from gpudoctor.facts.nccl.lines import LARGEST, Lines, Part
 from gpudoctor.facts.nccl.model import Line, NcclLog
 from gpudoctor.facts.nccl.records import (
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
+_ADDRESS_END = b"<0>"
 _TAIL_BYTES = 1 << 14
 _SIEVED = 1 << 16
 """Smaller pieces are not worth the sieve."""
@@ -61,7 +60,10 @@ def _is_clean(text: bytes) -> bool:
     # A fold mark of Ray, a frame, a colour or a carriage return would stand at the end, an entity
     # of a web page for the arrow.
     return (
-        text[-1:].isalnum() and b"NCCL " not in text and b"\x1b" not in text and b"&gt;" not in text
+        (text[-1:].isalnum() or text.endswith(_ADDRESS_END))
+        and b"NCCL " not in text
+        and b"\x1b" not in text
+        and b"&gt;" not in text
     )
 
 
@@ -185,14 +187,13 @@ class Parser:
         first = self._number + 1
         source, at, usual = self._source, self._at, self.book.communicators.read_usual
         called = self._speakers.called
-        told = iter(sifted.told)
-        channels = self._channels(sifted, data, start)
+        connected, told = self._told(sifted, data, start)
         learned: dict[int, None] = {}
         unlike: set[int] = set()
         for line, begin, end, its_hash in sifted.rows():
             if its_hash:
                 text = data[start + begin : start + end]
-                process = self._connected(first + line, text, channels.get(line))
+                process = self._connected(first + line, text, connected.get(line))
                 if process is None:
                     if its_hash not in unlike:
                         # Those alike differ in what the hash leaves out, and may be read.
@@ -223,15 +224,24 @@ class Parser:
                 self._forget()
         sieve.learn(list(learned))
 
-    def _channels(self, sifted: Sifted, data: bytes | mmap, start: int) -> dict[int, ChannelSaid]:
-        """What the channel lines say that are to be read, by their index, for all together."""
-        rows = [row for row in sifted.kept if row[-1]]
-        lines = [data[start + begin : start + end] for _, begin, end, _ in rows]
+    def _told(
+        self, sifted: Sifted, data: bytes | mmap, start: int
+    ) -> tuple[dict[int, channels.Said], Iterator[communicators.Said]]:
+        """What the lines to be read say that have a usual form, for all together: of channels by
+        the line's index, of communicators for one line without a hash after the other.
+        """
+        hashed: list[bytes] = []
+        others: list[bytes] = []
+        for _, begin, end, its_hash in sifted.kept:
+            (hashed if its_hash else others).append(data[start + begin : start + end])
         if self.is_prefixed:
-            lines = [without_prefix(line) for line in lines]
-        return {row[0]: said for row, said in zip(rows, usual_lines(lines), strict=True) if said[0]}
+            hashed, others = list(map(without_prefix, hashed)), list(map(without_prefix, others))
+        indexes = (row[0] for row in sifted.kept if row[-1])
+        said = zip(indexes, channels.usual_lines(hashed), strict=True)
+        connected = {index: of_channel for index, of_channel in said if of_channel[0]}
+        return connected, iter(communicators.usual_lines(others))
 
-    def _connected(self, number: int, line: bytes, said: ChannelSaid | None) -> Process | None:
+    def _connected(self, number: int, line: bytes, said: channels.Said | None) -> Process | None:
         """Read a channel line, by what it says if it has the usual form; return as `_take`."""
         process = self._speakers.called(said[0], said[1]) if said else None
         if said is None or process is None:
@@ -269,7 +279,7 @@ class Parser:
                 self._remember(tail[2:], process)
             self._speakers.listen(core, process)
             return process
-        said = usual(text)
+        said = communicators.usual(text)
         if said is None or not self.book.communicators.read_usual(process, said):
             # What may be a symptom is read with the time that stands in front.
             if core != head or not _is_clean(text):

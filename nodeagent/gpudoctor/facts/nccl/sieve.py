@@ -16,9 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpudoctor.facts.nccl.communicators import Said, usual_lines
 from gpudoctor.facts.nccl.fingerprint import MARK_BYTES, TEXT_AT, Fingerprints, Marked, word
-from gpudoctor.facts.nccl.records import without_prefix
 from gpudoctor.facts.nccl.vectors import Array, Places, hold
 
 _TABLE_BITS, _SPARE_BITS = 20, 18
@@ -31,14 +29,12 @@ class Marks(NamedTuple):
     """What is seen of a part of a log at once, whatever was read before.
 
     `ends`: of each line the place of its newline; `hashes`: its hash, 0 where it is no channel
-    line of the usual form; `others`: the lines without a hash that are worth reading, in order;
-    `told`: what each of these says of a communicator, if it has the usual form.
+    line of the usual form; `others`: the lines without a hash that are worth reading, in order.
     """
 
     ends: Array
     hashes: Array
     others: Array
-    told: list[Said]
 
 
 class Marker:
@@ -78,12 +74,7 @@ class Marker:
         is_other = hashes == 0
         is_other[unmarked] = hold(text, starts.take(unmarked), ends.take(unmarked), *self._words)
         is_other[self._dull_lines(text, ends, marked)] = False
-        others = np.flatnonzero(is_other)
-        places = zip(starts.take(others).tolist(), ends.take(others).tolist(), strict=True)
-        texts = [data[start + begin : start + end] for begin, end in places]
-        if prefixed:
-            texts = [without_prefix(text) for text in texts]
-        return Marks(ends, hashes, others, usual_lines(texts))
+        return Marks(ends, hashes, np.flatnonzero(is_other))
 
     def _dull_lines(self, text: Array, ends: Array, marked: Marked) -> Array:
         """The lines that carry nothing, unless another record is glued to the message."""
@@ -100,8 +91,6 @@ class Sifted:
 
     def __init__(self, marks: Marks, kept: Array) -> None:
         self._marks = marks
-        self.told = marks.told
-        """What those without a hash say of a communicator."""
         self.kept = self._rows(kept)
         """Index, begin, end and hash of the lines that are to be read, in their order."""
         self._added: list[tuple[int, ...]] = []

@@ -2,8 +2,8 @@
 
 A journal, a syslog or two pasted logs may span several boots, and what was before the last one is
 history. A boot is known by journalctl's separators, the journal's boot id, the kernel's first
-line, and stamps that start again. Which boot is the last one, the clock tells where it can: a log
-may be printed newest first.
+line, and stamps that start again while the clock goes on. Which boot is the last one, the clock
+tells where it can: a log may be printed newest first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIRST_LINE = "Linux version "
 _BACK = 1.0
 """Seconds by which a stamp must go back; processors' lines come less than that out of order."""
 _EARLY = 600.0
-"""Uptime up to which a stamp that goes back is a boot's start, not lines out of order."""
+"""Uptime up to which a stamp that goes back may be a boot's start."""
 _MAX_BOOTS = 64
 _MAX_STREAMS = 4096
 _YEAR_S = 366 * 86400.0
@@ -100,9 +100,12 @@ class _Machine:
         step = line.uptime - self._uptime
         self._steps_back += step < 0
         self._steps_on += step > 0
-        # Where the clock goes back as well, the log is printed newest first.
-        turned = clock and self._clock and _is_later(self._clock, clock)
-        return (first and step < 0) or (step < -_BACK and line.uptime < _EARLY and not turned)
+        if step < 0 and (first or not line.uptime):
+            return True
+        # Where the clock goes back as well, the log is printed newest first; where there is none,
+        # it may have been put together out of order.
+        goes_on = clock and self._clock and not _is_later(self._clock, clock)
+        return bool(goes_on) and step < -_BACK and line.uptime < _EARLY
 
     def facts(self) -> BootFacts:
         """Return the facts of the last boot, with those of the others as its history."""
