@@ -25,8 +25,9 @@ NO_DRIVER = (
 )
 _GPUS = r"(?:GPUs?|CUDA devices?|NVIDIA (?:GPU|device|card)s?)"
 _NOT_THE_GPU = (
-    r"(?! (?:memory|resources?|process\w*|code|nodes?|metrics|operator|plugin|labels?|support|name"
-    r"|usage|utili[sz]ation|driver|stats|model))"
+    r"(?!(?: devices?)? (?:memory|resources?|process\w*|code|nodes?|metrics|operator|plugin|labels?"
+    r"|support|name|usage|utili[sz]ation|driver|stats|model|alloc\w+|annotations?|quotas?|requests?"
+    r"|limits?|types?|topology|config\w*|information|count|pods?|claims?))"
 )
 _SEEN = "found|detected|available|present|visible|matched"
 # that there is no GPU, where the program does not go on without
