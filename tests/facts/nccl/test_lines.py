@@ -54,3 +54,15 @@ def test_a_line_longer_than_any_piece_ends_nothing() -> None:
     for size in (LONGEST - 5, LARGEST - 5, 3 * LARGEST):
         chunks = [said + b"x" * size, b"NCCL " + b"y" * size + b"\n", said]
         assert parse(chunks).lines == 3
+
+
+def test_what_is_worth_reading_without_the_name_is_read_wherever_the_log_is_cut() -> None:
+    raw = (
+        b"node-a:1:2 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
+        b"torch.distributed.DistBackendError: unhandled system error\nLast error:\n"
+        b"Bootstrap : no socket interface found\n"
+    )
+    whole = parse([raw])
+    assert [event.kind for event in whole.events] == ["ifname"]
+    for at in range(len(raw)):
+        assert parse([raw[:at], raw[at:]]) == whole

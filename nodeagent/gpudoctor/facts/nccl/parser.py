@@ -45,6 +45,9 @@ _SIEVED = 1 << 16
 """Smaller pieces are not worth the sieve."""
 _SEEN_LIMIT = 1 << 11
 
+_WORDS = (b"NCCL", reports.FLIGHT, *messages.BARE_WORDS)
+"""One of these stands in each line that is worth reading."""
+
 # The first eight bytes of messages that carry nothing for us and are printed often.
 _DULL = frozenset(
     (
@@ -95,7 +98,7 @@ class Parser:
 
     def open(self, source: str) -> None:
         """Begin with another source; its lines count from 1."""
-        self.close(self.cut.end())
+        self._close(self.cut.end())
         self._source = source
         if source not in self.sources[-1:]:
             self.sources.append(source)
@@ -121,10 +124,10 @@ class Parser:
 
     def finish(self) -> NcclLog:
         """Return what all the sources say so far; the open one ends here."""
-        self.close(self.cut.end())
+        self._close(self.cut.end())
         return summarise(self)
 
-    def close(self, rest: bytes) -> None:
+    def _close(self, rest: bytes) -> None:
         """End the source; the rest of it is what stands behind its last newline."""
         if rest and not (self._number and _CHANNEL in rest):
             # What is cut off may look like a channel without GDR.
@@ -144,8 +147,7 @@ class Parser:
         except ImportError:
             return None
         sieve = Sieve()
-        words = (b"NCCL", reports.FLIGHT, *messages.BARE_WORDS)
-        return Marker(LARGEST, words, _DULL), sieve
+        return Marker(LARGEST, _WORDS, _DULL), sieve
 
     def mark(self, part: Part) -> Marks | None:
         """See at once what is worth reading of a part; None where all its lines are to be looked
@@ -167,11 +169,9 @@ class Parser:
             _, sieve = self._fast
             count = len(marks.ends)
             self._read_sifted(sieve, sieve.sift(marks), part)
-        elif data.find(b"NCCL", start, stop) >= 0:
+        elif any(data.find(word, start, stop) >= 0 for word in _WORDS):
             count = self._read_lines(data[start:stop])
         else:
-            if data.find(reports.FLIGHT, start, stop) >= 0:
-                self._read_reports(data[start:stop])
             count = data[start:stop].count(b"\n")
         self.lines += count
         self._number += count
