@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpudoctor.checking import CheckSet, Draft, Result, finding
 from gpudoctor.facts.node.driver_files import CdiSpec
 from gpudoctor.facts.node.model import NodeFacts
-from gpudoctor.report import Evidence, Severity
+from gpudoctor.report import Evidence, Severity, Unknown
 
 CHECKS = CheckSet()
 
@@ -52,6 +52,11 @@ def stale_specs(facts: NodeFacts) -> Iterator[Result]:
     files, driver = facts.driver_files, facts.gpudirect.driver
     if facts.in_container is True:
         return
+    if files.unsure is not None:
+        yield Unknown(
+            "the CDI specs in force",
+            f"{files.unsure}; what is written there takes the place of the specs in /etc/cdi",
+        )
     for spec in files.specs:
         if driver is not None and spec.version is not None and spec.version != driver:
             yield _stale(

@@ -152,6 +152,27 @@ def test_what_is_no_stale_spec(found: dict[str, Any]) -> None:
     assert names(tree() | found) == []
 
 
+@pytest.mark.parametrize(
+    "unread",
+    [
+        {"/var/run/cdi": {"errno": "EACCES"}},
+        placed(SPEC, spec()) | {SPEC: {"errno": "EACCES"}},
+    ],
+    ids=["folder", "file"],
+)
+def test_what_may_be_renewed_by_a_spec_that_cannot_be_read(unread: dict[str, Any]) -> None:
+    facts = machine.read(RecordedHost(tree() | OLD | unread, ()), Subject("Host", "test"))
+    answer = diagnosis.diagnose(registry.load(), [facts])
+    assert not [finding for finding in answer.findings if finding.name in NAMES]
+    (unknown,) = [one for one in answer.unknown if one.what == "the CDI specs in force"]
+    assert "/var/run/cdi" in unknown.why
+    assert "denied" in unknown.why
+    # With nothing in /etc/cdi there is nothing that could be wrong.
+    facts = machine.read(RecordedHost(tree() | unread, ()), Subject("Host", "test"))
+    answer = diagnosis.diagnose(registry.load(), [facts])
+    assert "the CDI specs in force" not in [one.what for one in answer.unknown]
+
+
 @given(st.text(max_size=300), st.sampled_from(["", "kind: nvidia.com/gpu\n", spec()]))
 def test_any_text_is_taken(text: str, before: str) -> None:
     driver_files.read(RecordedHost(placed(SPEC, before + text), ()))

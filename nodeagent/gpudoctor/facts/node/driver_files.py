@@ -10,7 +10,8 @@ import re
 
 import msgspec
 
-from gpudoctor.sources.host import DeviceNode, Host, Listing, Missing, names, text
+from gpudoctor.sources.host import DeviceNode, Host, Listing, Missing
+from gpudoctor.sources.host import read as read_file
 
 _CONTROL, _UVM = "nvidiactl", "nvidia-uvm"
 _UVM_MODULE = "/sys/module/nvidia_uvm"
@@ -43,7 +44,7 @@ class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     `gpu_nodes` are the names of the GPUs' device nodes, None if /dev could not be listed whole.
     `specs` are the CDI specs in force: one written at run time takes the place of the others of
-    its kind.
+    its kind. `unsure` says why it is not known whether the others are in force, if there are any.
     """
 
     control: bool | None = None
@@ -51,6 +52,7 @@ class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
     uvm_module: bool | None = None
     gpu_nodes: tuple[str, ...] | None = None
     specs: tuple[CdiSpec, ...] = ()
+    unsure: str | None = None
 
 
 def read(host: Host) -> DriverFiles:
@@ -58,12 +60,14 @@ def read(host: Host) -> DriverFiles:
     listing = host.listing("/dev")
     whole = isinstance(listing, Listing) and listing.complete
     found = listing.names if isinstance(listing, Listing) else ()
+    static, (dynamic, unread) = _specs(host, _STATIC)[0], _specs(host, _DYNAMIC)
     return DriverFiles(
         control=_node(host, _CONTROL, found, whole=whole),
         uvm=_node(host, _UVM, found, whole=whole),
         uvm_module=_module(host),
         gpu_nodes=tuple(name for name in found if re.match(r"nvidia\d+$", name)) if whole else None,
-        specs=_in_force(_specs(host, _STATIC), _specs(host, _DYNAMIC)),
+        specs=tuple(dynamic) if unread else _in_force(static, dynamic),
+        unsure=unread if static else None,
     )
 
 
@@ -85,21 +89,33 @@ def _module(host: Host) -> bool | None:
     return False if found.absent else None
 
 
-def _specs(host: Host, folders: tuple[str, ...]) -> list[CdiSpec]:
-    """Return the specs of the first of these folders that is there: the others are links to it."""
+def _specs(host: Host, folders: tuple[str, ...]) -> tuple[list[CdiSpec], str | None]:
+    """Return the specs of the first of these folders that is there, for the others are links to
+    it, and why there may be more that could not be read.
+    """
+    unread = None
     for folder in folders:
-        if isinstance(host.listing(folder), Missing):
+        listing = host.listing(folder)
+        if isinstance(listing, Missing):
+            unread = unread if listing.absent else f"{folder} {listing.why}"
             continue
-        files = [name for name in names(host, folder) if _SPEC.search(name)][:_MOST_SPECS]
-        host.expect(f"{folder}/{name}" for name in files)
-        read_in = (_spec(f"{folder}/{name}", text(host, f"{folder}/{name}")) for name in files)
-        return [spec for spec in read_in if spec is not None]
-    return []
+        files = [name for name in listing.names if _SPEC.search(name)]
+        paths = [f"{folder}/{name}" for name in files[:_MOST_SPECS]]
+        host.expect(paths)
+        found, unread = [], None
+        for path in paths:
+            content = read_file(host, path)
+            if isinstance(content, Missing):
+                unread = f"{path} {content.why}"
+            elif (spec := _spec(path, content)) is not None:
+                found.append(spec)
+        return found, unread
+    return [], unread
 
 
-def _spec(path: str, content: str | None) -> CdiSpec | None:
-    kind = _KIND.search(content or "")
-    if content is None or kind is None or not kind[1].endswith("nvidia.com/gpu"):
+def _spec(path: str, content: str) -> CdiSpec | None:
+    kind = _KIND.search(content)
+    if kind is None or not kind[1].endswith("nvidia.com/gpu"):
         return None
     library = _LIBRARY.search(content)
     nodes = dict.fromkeys(match["name"] for match in _NODE.finditer(content))
