@@ -82,11 +82,7 @@ def ungiven(situation: PodSituation) -> Iterator[str]:
 
 
 def _has_started(situation: PodSituation) -> bool:
-    return any(
-        status.restarts or status.state.kind in ("running", "terminated")
-        for status in situation.pod.statuses
-        if not status.is_init
-    )
+    return any(status.has_run for status in situation.pod.statuses if not status.is_init)
 
 
 def does_without(situation: PodSituation) -> Iterator[str]:

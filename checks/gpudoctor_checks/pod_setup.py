@@ -84,7 +84,9 @@ def _evidence(event: Event) -> Evidence:
 def volume_mount_failing(situation: PodSituation) -> Iterator[Result]:
     """A bound pod has no container yet, because a volume is not attached or mounted."""
     pod = situation.pod
-    if pod.node is None or pod.is_terminal or pod.meta.deleted or _has_run(situation):
+    if pod.node is None or pod.is_terminal or pod.meta.deleted:
+        return
+    if any(status.has_run for status in pod.statuses):
         return
     said = situation.events_with(*_VOLUME_REASONS)
     # Mounting comes before the sandbox and the image: a later event of those means it is over.
@@ -106,13 +108,6 @@ def volume_mount_failing(situation: PodSituation) -> Iterator[Result]:
         *(Evidence(pod.meta.path, f"spec.volumes[{v.name}]", v.claim or "") for v in claims),
         values={"pod": pod.meta.short, "reason": _start(cause.message), "node": pod.node},
         related=(Subject("Node", pod.node),),
-    )
-
-
-def _has_run(situation: PodSituation) -> bool:
-    return any(
-        status.restarts or status.state.kind in ("running", "terminated")
-        for status in situation.pod.statuses
     )
 
 

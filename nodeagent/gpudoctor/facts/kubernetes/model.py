@@ -201,6 +201,11 @@ class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True):
             return self.state
         return self.last if self.last.kind == "terminated" else None
 
+    @property
+    def has_run(self) -> bool:
+        """Whether the container was started, now or before."""
+        return bool(self.restarts) or self.state.kind in ("running", "terminated")
+
 
 class PodClaim(msgspec.Struct, frozen=True):
     """An entry of `spec.resourceClaims` with the claim that was made for it, if known."""
