@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-_CLAUSE = re.compile(
+_CLAUSE = (
     r"""\s*device\.(?:driver|attributes\[(?P<dq>["'])(?P<domain>[\w./-]+)(?P=dq)\]\.(?P<name>\w+))"""
     r"""\s*==\s*(?:(?P<q>["'])(?P<text>[^"'\\]*)(?P=q)|(?P<plain>true|false|-?\d+))\s*"""
 )
@@ -51,7 +51,7 @@ def _clauses(selector: str) -> tuple[tuple[str, str | None, str], ...] | None:
         return None
     found = []
     for part in selector.split("&&"):
-        match = _CLAUSE.fullmatch(part)
+        match = re.fullmatch(_CLAUSE, part)
         if match is None:
             return None
         value = match["plain"] if match["text"] is None else match["text"]

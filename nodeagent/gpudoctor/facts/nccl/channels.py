@@ -11,7 +11,8 @@ _CHANNEL = re.compile(
     rb"(?:Channel|Ring) \d+(?:/\d+)? ?: ?(\d+)(?:\[[^\]]*\])? -> (\d+)(?:\[[^\]]*\])?"
     rb"(?: \[(send|receive)\])? via (.+)"
 )
-_USUAL_LINES = re.compile(
+# As text: compiled once there is a large log.
+_USUAL_LINES = (
     rb"(?:([^ \n]+):\d++( \[\d++\]) NCCL INFO Channel \d\d"
     rb"(/\d++ : (\d++)\[\d++\] -> (\d++)\[\d++\](?: \[(send|receive)\])?"
     rb" via ([A-Za-z0-9/ ()_-]*+(?<=[A-Za-z0-9])))|[^\n]*)\n"
@@ -42,7 +43,7 @@ number, and in it the two ranks, the direction, and the way. What is not said is
 
 def usual_lines(lines: list[bytes]) -> list[Said]:
     """What lines say that begin with their record; all empty where that has no usual form."""
-    return _USUAL_LINES.findall(b"\n".join((*lines, b"")))
+    return re.findall(_USUAL_LINES, b"\n".join((*lines, b"")))
 
 
 class Channels:

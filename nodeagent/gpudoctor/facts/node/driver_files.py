@@ -17,14 +17,15 @@ _CONTROL, _UVM = "nvidiactl", "nvidia-uvm"
 _UVM_MODULE = "/sys/module/nvidia_uvm"
 _STATIC, _DYNAMIC = ("/etc/cdi",), ("/var/run/cdi", "/run/cdi")
 _MOST_SPECS = 16
-_SPEC = re.compile(r"\.(?:ya?ml|json)$")
-_KIND = re.compile(r"^[\s{]*\"?kind\"?\s*:\s*\"?([\w.-]+/[\w.-]+)", re.MULTILINE)
-_LIBRARY = re.compile(
+# Patterns as text: re compiles, once, what there is a spec for.
+_SPEC = r"\.(?:ya?ml|json)$"
+_KIND = r"(?m)^[\s{]*\"?kind\"?\s*:\s*\"?([\w.-]+/[\w.-]+)"
+_LIBRARY = (
     r"\"?hostPath\"?\s*:\s*\"?(?P<path>/\S*/lib(?:cuda|nvidia-ml)\.so\.(?P<version>\d{3,4}(?:\.\d+){1,2}))"
     r"(?=[\s\",]|\Z)"
 )
-_NODE = re.compile(r"\"?path\"?\s*:\s*\"?/dev/(?P<name>nvidia\d+)(?=[\s\",]|\Z)")
-_ELSEWHERE = re.compile(r"\"?hostPath\"?\s*:\s*\"?/\S*/dev/nvidia")
+_NODE = r"\"?path\"?\s*:\s*\"?/dev/(?P<name>nvidia\d+)(?=[\s\",]|\Z)"
+_ELSEWHERE = r"\"?hostPath\"?\s*:\s*\"?/\S*/dev/nvidia"
 
 
 class CdiSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +100,7 @@ def _specs(host: Host, folders: tuple[str, ...]) -> tuple[list[CdiSpec], str | N
         if isinstance(listing, Missing):
             unread = unread if listing.absent else f"{folder} {listing.why}"
             continue
-        files = [name for name in listing.names if _SPEC.search(name)]
+        files = [name for name in listing.names if re.search(_SPEC, name)]
         paths = [f"{folder}/{name}" for name in files[:_MOST_SPECS]]
         host.expect(paths)
         found, unread = [], None
@@ -114,17 +115,17 @@ def _specs(host: Host, folders: tuple[str, ...]) -> tuple[list[CdiSpec], str | N
 
 
 def _spec(path: str, content: str) -> CdiSpec | None:
-    kind = _KIND.search(content)
+    kind = re.search(_KIND, content)
     if kind is None or not kind[1].endswith("nvidia.com/gpu"):
         return None
-    library = _LIBRARY.search(content)
-    nodes = dict.fromkeys(match["name"] for match in _NODE.finditer(content))
+    library = re.search(_LIBRARY, content)
+    nodes = dict.fromkeys(match["name"] for match in re.finditer(_NODE, content))
     return CdiSpec(
         path=path,
         kind=kind[1],
         version=library["version"] if library else None,
         library=library["path"] if library else None,
-        nodes=None if _ELSEWHERE.search(content) else tuple(nodes),
+        nodes=None if re.search(_ELSEWHERE, content) else tuple(nodes),
     )
 
 
