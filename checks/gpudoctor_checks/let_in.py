@@ -14,6 +14,7 @@ from decimal import Decimal
 
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.kubernetes.components import troubles
+from gpudoctor.facts.kubernetes.model import Node
 from gpudoctor.facts.kubernetes.situation import PodLogLine, PodSituation
 from gpudoctor.report import Blame, Certainty, Evidence, Severity
 from gpudoctor_checks import chain, supply
@@ -54,8 +55,8 @@ def let_in_without_devices(situation: PodSituation) -> Iterator[Result]:
             "gpu-resource-not-advertised",
             node.subject,
             f"The pod asks for {resource} and runs on {node.name}, which offers none"
-            f"{_instead(situation, resource)}. {_OFFERED_THEN if placed else _BOUND_BY_NAME}"
-            f"{_plugin(situation, resource) if hardware else ''}",
+            f"{_instead(node, resource)}. {_OFFERED_THEN if placed else _BOUND_BY_NAME}"
+            f"{_plugin(situation, node, resource) if hardware else ''}",
             Evidence(pod.meta.path, "spec.nodeName", node.name),
             supply.request_evidence(situation, resource),
             *supply.allocatable_evidence([node], resource, "as it is now"),
@@ -112,15 +113,11 @@ def _harm(situation: PodSituation, lines: list[PodLogLine]) -> Severity:
     return Severity.WARNING if lines else Severity.INFO
 
 
-def _instead(situation: PodSituation, resource: str) -> str:
-    node = situation.node
-    assert node is not None
+def _instead(node: Node, resource: str) -> str:
     others = sorted(n for n in supply.of_vendor(node, resource) if n != resource)
     return f" (it offers {', '.join(others)})" if others else ""
 
 
-def _plugin(situation: PodSituation, resource: str) -> str:
-    node = situation.node
-    assert node is not None
+def _plugin(situation: PodSituation, node: Node, resource: str) -> str:
     note = chain.hardware_note(node, resource)
     return f" {node.name} should have some ({note}). {chain.plugin_state(situation, [node])}"
