@@ -17,6 +17,7 @@ from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Pod
 from gpudoctor.facts.kubernetes.model import State as ContainerState
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Blame, Certainty, Evidence, Severity, Unknown
+from gpudoctor.sources.kubernetes import jobs
 from gpudoctor_checks import supply
 from gpudoctor_checks.workload import end_text, ended
 
@@ -106,7 +107,6 @@ def waits_for_peer(situation: PodSituation) -> Iterator[Result]:
             return
 
 
-_RAY_CLUSTER = "ray.io/cluster"
 _RAY_TYPE = "ray.io/node-type"
 
 
@@ -116,7 +116,7 @@ def _called(pod: Pod) -> Iterator[str]:
     if pod.hostname:
         yield pod.hostname
     if pod.meta.labels.get(_RAY_TYPE) == "head":
-        yield f"{pod.meta.labels.get(_RAY_CLUSTER)}-head-svc"
+        yield f"{pod.meta.labels.get(jobs.RAY.label)}-head-svc"
 
 
 def _waiting(situation: PodSituation) -> Iterator[tuple[Container, str]]:
@@ -232,27 +232,22 @@ def members_missing(situation: PodSituation) -> Iterator[Result]:
         yield from _held_up(situation, job)
 
 
-# Jobs whose own object says how many members they need; their pods alone do not.
-_SIZED = {
-    "ray.io/cluster": "RayCluster",
-    "jobset.sigs.k8s.io/jobset-name": "JobSet",
-    "training.kubeflow.org/job-name": "PyTorchJob",
-    "volcano.sh/job-name": "Job",
-}
-
-
 def _may_wait(situation: PodSituation) -> Iterator[Result]:
     """Another pod of the job cannot run, and nothing in the input says whether the job needs it."""
-    labels = situation.pod.meta.labels
-    job = next(((kind, labels[one]) for one, kind in _SIZED.items() if one in labels), None)
-    if job is None or situation.scope.has_all(job[0]):
+    labels, owner = situation.pod.meta.labels, situation.pod.meta.owner or ""
+    job = next((one for one in jobs.LABELS if one.sized and one.label in labels), None)
+    if job is None:
         return
+    kind = job.kind_of(labels, owner)
+    if all(situation.scope.has_all(one.name) for one in ((kind,) if kind else job.kinds)):
+        return
+    called = f"{kind.name if kind else 'the job'} {labels[job.label]}"
     for peer in situation.peers:
         if peer.phase != "Failed" and _is_old(situation, peer) and _not_running(situation, peer):
             yield Unknown(
                 f"whether this pod waits for {peer.meta.name}",
-                f"that one cannot run, and {job[0]} {job[1]}, which says how many members it "
-                "needs, is not in the input",
+                f"that one cannot run, and {called}, which says how many members it needs, is not "
+                "in the input",
             )
             return
 

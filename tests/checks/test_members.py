@@ -510,6 +510,31 @@ class TestSizeIsNotKnown:
         assert report.verdict is Verdict.UNKNOWN
         assert [gap.what for gap in report.unknown] == ["whether this pod waits for rc-w"]
 
+    @pytest.mark.parametrize(
+        ("owner", "operator", "said"),
+        [
+            ("MPIJob/x", "", "MPIJob x"),
+            ("Job/x-launcher", "mpi-operator", "MPIJob x"),
+            ("", "tfjob-controller", "TFJob x"),
+            ("", "", "the job x"),
+        ],
+    )
+    def test_the_job_by_its_right_kind(self, owner: str, operator: str, said: str) -> None:
+        tags = {"training.kubeflow.org/job-name": "x", "training.kubeflow.org/job-role": "worker"}
+        if operator:
+            tags["training.kubeflow.org/operator-name"] = operator
+        made = dict(zip(("kind", "name"), owner.partition("/")[::2], strict=True))
+        of = {"ownerReferences": [k8s.owner(**made)]} if owner else {}
+        one, other = (member(name, tags) for name in ("x-0", "x-1"))
+        other["spec"].pop("nodeName")
+        other["status"] = {
+            "phase": "Pending",
+            "conditions": k8s.pending("0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
+        }
+        one["metadata"] |= of
+        (gap,) = asked(one, other, complete=False, pod="team/x-0").unknown
+        assert gap.why.startswith(f"that one cannot run, and {said}, which")
+
     def test_where_owners_are_left_out(self) -> None:
         assert self.report(complete=True).verdict is Verdict.HEALTHY
 

@@ -14,6 +14,7 @@ from gpudoctor.facts.kubernetes import (
     dra,
     fields,
     health,
+    parse,
     placement,
     pod_adapters,
     pod_cuda,
@@ -36,23 +37,12 @@ from gpudoctor.readings import Reading
 from gpudoctor.report import ALL_GPU_PODS, Certainty, ReportSubject, Subject, Unknown
 from gpudoctor.sources import recorded
 from gpudoctor.sources.bundle import Bundle
+from gpudoctor.sources.kubernetes import jobs
 
 if TYPE_CHECKING:
     from gpudoctor.readings.host_facts import HostFacts
 
 _NEAR_NAMES = 5
-_JOB_LABELS = {
-    "job": ("batch.kubernetes.io/job-name", "job-name"),
-    "jobset": ("jobset.sigs.k8s.io/jobset-name",),
-    "trainjob": ("jobset.sigs.k8s.io/jobset-name",),
-    "pytorchjob": ("training.kubeflow.org/job-name",),
-    "tfjob": ("training.kubeflow.org/job-name",),
-    "mpijob": ("training.kubeflow.org/job-name",),
-    "raycluster": ("ray.io/cluster",),
-    "leaderworkerset": ("leaderworkerset.sigs.k8s.io/name",),
-    "vcjob": ("volcano.sh/job-name",),
-}
-"""Kind of a job -> labels that its pods carry with its name, whoever owns them directly."""
 
 
 class Input:
@@ -140,7 +130,8 @@ def read_pod_named(source: Input, name: str, namespace: str | None) -> Reading:
 
 def read_refused(source: Input, kind: str, name: str, namespace: str | None) -> Reading | None:
     """Read what is said about a pod, or the pods of a job, that could not be made, if anything."""
-    refused = situation.read_refused(source.cluster, name, namespace)
+    job = None if kind == "Pod" else _job_subject(source.cluster, kind, name, namespace)
+    refused = situation.read_refused(source.cluster, name, namespace, job)
     if refused is None:
         return None
     return Reading(
@@ -150,6 +141,11 @@ def read_refused(source: Input, kind: str, name: str, namespace: str | None) -> 
         unknown=tuple(_unknowns(source.cluster)),
         is_complete=source.cluster.scope.has_all,
     )
+
+
+def _job_subject(cluster: Cluster, kind: str, name: str, namespace: str | None) -> Subject:
+    job = queues.find_job(cluster, kind, name, namespace)
+    return parse.meta(job).subject if job else Subject(kind, name, namespace)
 
 
 def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> Reading:
@@ -425,7 +421,7 @@ def gpu_pods(source: Input, namespace: str | None) -> list[PodEntry]:
 
 def pods_of_job(source: Input, kind: str, name: str, namespace: str | None) -> list[PodEntry]:
     """Return the pods of a job of any kind, by the labels its controller sets or by owner."""
-    wanted = _JOB_LABELS.get(kind.lower(), ())
+    wanted = jobs.labels_of(kind)
     return [
         entry
         for entry in source.cluster.pods

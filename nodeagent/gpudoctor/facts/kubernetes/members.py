@@ -22,20 +22,18 @@ from gpudoctor.facts.kubernetes.membership import Membership
 from gpudoctor.facts.kubernetes.model import Condition, Pod
 from gpudoctor.report import Evidence, Subject
 from gpudoctor.sources.bundle import MEMBERS
+from gpudoctor.sources.kubernetes import jobs
+from gpudoctor.sources.kubernetes.jobs import JobLabel
 
-_KUBEFLOW = "training.kubeflow.org/job-name"
 _ROLES = ("training.kubeflow.org/replica-type", "training.kubeflow.org/job-role")
-_JOBSET = "jobset.sigs.k8s.io/jobset-name"
 _JOBSET_PART = "jobset.sigs.k8s.io/replicatedjob-name"
 _JOBSET_PARTS = "jobset.sigs.k8s.io/replicatedjob-replicas"
-_LWS = "leaderworkerset.sigs.k8s.io/name"
 _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
-_RAY = "ray.io/cluster"
-_VOLCANO = "volcano.sh/job-name"
-_KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 _INDEX = "batch.kubernetes.io/job-completion-index"
+_GROUP, _ANY = "PodGroup", "Job"
+"""What a group of plain pods is called, and a job of which nothing tells the kind."""
 _MEETING = ("MASTER_ADDR", "WORLD_SIZE", "NNODES", "PET_NNODES", "PET_RDZV_ENDPOINT")
 _MEETS = re.compile(
     r"torchrun|torch\.distributed|mpirun|deepspeed|--nnodes|--rdzv|--master[_-]addr|MASTER_ADDR"
@@ -251,7 +249,7 @@ def _by_environment(pod: Pod, job: Subject) -> _Size | None:
             return _Size(job, flags.nodes, said, by_object=False)
         size = fields.integer(container.env.get("WORLD_SIZE"))
         ranks = any(name.startswith("PET_") or "NPROC" in name for name in container.env)
-        if size and _KUBEFLOW in pod.meta.labels and not ranks and flags.local is None:
+        if size and jobs.KUBEFLOW.label in pod.meta.labels and not ranks and flags.local is None:
             said = Evidence(pod.meta.path, f"{where}.env[WORLD_SIZE]", str(size))
             return _Size(job, size, said, by_object=False)
     return None
@@ -313,51 +311,38 @@ def _by_count_of_group(pod: Pod, job: Subject) -> _Size | None:
 # -- which of them tells ---------------------------------------------------------------------------
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    """A kind of job: the label of its pods with its name, and the two ways to know its size."""
+class _Known(msgspec.Struct, frozen=True):
+    """The two ways to know the size of a job whose pods carry the label."""
 
-    label: str
-    group: str
-    kinds: tuple[str, ...]
+    label: JobLabel
     by_object: Callable[[JsonObject, Pod], _Size | None] = lambda _job, _pod: None
     by_pod: Callable[[Pod, Subject], _Size | None] = lambda _pod, _job: None
 
 
-_KINDS = (
-    _Kind(
-        _KUBEFLOW,
-        "kubeflow.org",
-        ("PyTorchJob", "MPIJob", "TFJob", "PaddleJob", "XGBoostJob", "JAXJob"),
-        _kubeflow,
-        _by_environment,
-    ),
-    _Kind(_JOBSET, "jobset.x-k8s.io", ("JobSet",), _jobset, _by_jobset_label),
-    _Kind(
-        _LWS,
-        "leaderworkerset.x-k8s.io",
-        ("LeaderWorkerSet",),
-        _leader_worker_set,
-        _by_group_size,
-    ),
-    _Kind(_RAY, "ray.io", ("RayCluster",), _ray),
-    _Kind(_VOLCANO, "batch.volcano.sh", ("Job",), _volcano, _by_environment),
-    _Kind(_KUEUE_GROUP, "", ("PodGroup",), by_pod=_by_count_of_group),
-    _Kind("batch.kubernetes.io/job-name", "batch", ("Job",), _batch, _by_indexed_pod),
-    _Kind("job-name", "batch", ("Job",), _batch, _by_indexed_pod),
+_KNOWN = (
+    _Known(jobs.JOB_SET, _jobset, _by_jobset_label),
+    _Known(jobs.KUBEFLOW, _kubeflow, _by_environment),
+    _Known(jobs.VOLCANO, _volcano, _by_environment),
+    _Known(jobs.LEADER_WORKER_SET, _leader_worker_set, _by_group_size),
+    _Known(jobs.RAY, _ray),
+    _Known(jobs.KUEUE_GROUP, by_pod=_by_count_of_group),
+    _Known(jobs.BATCH, _batch, _by_indexed_pod),
+    _Known(jobs.OLD_BATCH, _batch, _by_indexed_pod),
 )
 
 
 def _size(cluster: Cluster, pod: Pod) -> _Size | None:
     """Ask the widest group that the pod is in; a job that has ended or is suspended has no size."""
-    for kind in _KINDS:
-        name = pod.meta.labels.get(kind.label)
+    namespace = pod.meta.namespace
+    for known in _KNOWN:
+        name = pod.meta.labels.get(known.label.label)
         if not name:
             continue
-        found = (cluster.one(kind.group, one, name, pod.meta.namespace) for one in kind.kinds)
+        found = (cluster.one(one.group, one.name, name, namespace) for one in known.label.kinds)
         job = next((one for one in found if one is not None), None)
-        if job is not None and kind.group:
-            return kind.by_object(job, pod) or _nobody(job)
-        owner = (pod.meta.owner or "").partition("/")[0]
-        called = owner if owner in kind.kinds else kind.kinds[0]
-        return kind.by_pod(pod, Subject(called, name, pod.meta.namespace))
+        if job is not None:
+            return known.by_object(job, pod) or _nobody(job)
+        kind = known.label.kind_of(pod.meta.labels, pod.meta.owner or "")
+        called = kind.name if kind else _GROUP if known.label is jobs.KUEUE_GROUP else _ANY
+        return known.by_pod(pod, Subject(called, name, namespace))
     return None

@@ -6,54 +6,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpudoctor.facts.kubernetes import fields, kueue, parse
+from gpudoctor.facts.kubernetes import fields, kueue, parse, yunikorn
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.fields import JsonObject
 from gpudoctor.facts.kubernetes.kueue import Kueue
 from gpudoctor.facts.kubernetes.model import Meta, Pod, Scope
 from gpudoctor.facts.kubernetes.situation import PodSituation
+from gpudoctor.facts.kubernetes.yunikorn import QuotaWait
 from gpudoctor.report import Evidence, Subject
+from gpudoctor.sources.kubernetes import jobs
 
 if TYPE_CHECKING:
     from gpudoctor.facts.kubernetes.gangs import Gang
 
-# The API group of each kind that can own pods, since owner references are kept as Kind/name.
-_OWNER_GROUPS = {
-    "Job": "batch",
-    "JobSet": "jobset.x-k8s.io",
-    "TrainJob": "trainer.kubeflow.org",
-    "ReplicaSet": "apps",
-    "Deployment": "apps",
-    "StatefulSet": "apps",
-    "LeaderWorkerSet": "leaderworkerset.x-k8s.io",
-    "RayCluster": "ray.io",
-    "RayJob": "ray.io",
-    "RayService": "ray.io",
-    "PyTorchJob": "kubeflow.org",
-    "MPIJob": "kubeflow.org",
-    "TFJob": "kubeflow.org",
-    "XGBoostJob": "kubeflow.org",
-    "PaddleJob": "kubeflow.org",
-    "JAXJob": "kubeflow.org",
-    "AppWrapper": "workload.codeflare.dev",
-}
 # Labels by which a pod tells what it comes from, where the owners are not in the input.
-# A TrainJob's JobSet bears its name.
 _OWNER_LABELS = {
-    "batch.kubernetes.io/job-name": ("Job",),
-    "job-name": ("Job",),
-    "jobset.sigs.k8s.io/jobset-name": ("JobSet", "TrainJob"),
-    "training.kubeflow.org/job-name": (
-        "PyTorchJob",
-        "MPIJob",
-        "TFJob",
-        "XGBoostJob",
-        "PaddleJob",
-        "JAXJob",
-    ),
-    "ray.io/cluster": ("RayCluster",),
+    **{
+        one.label: tuple(kind.name for kind in (*one.kinds, *one.wrapped_by)) for one in jobs.LABELS
+    },
     "ray.io/originated-from-cr-name": ("RayJob", "RayService", "RayCluster"),
-    "leaderworkerset.sigs.k8s.io/name": ("LeaderWorkerSet",),
 }
 _MAX_OWNERS = 8
 
@@ -77,6 +48,7 @@ class QueueSituation(msgspec.Struct, frozen=True, kw_only=True):
     suspended: Evidence | None = None
     kueue: Kueue | None = None
     gang: Gang | None = None
+    yunikorn: QuotaWait | None = None
     preemption: Preemption | None = None
     nodes_missing: int = 0
     said: Evidence | None = None
@@ -96,13 +68,15 @@ def read(cluster: Cluster, situation: PodSituation) -> QueueSituation | None:
         held=held,
         kueue=None if ended_well else kueue.read_pod(cluster, pod, ancestors(cluster, pod.meta)),
         gang=_gang(cluster, situation) if held else None,
+        yunikorn=yunikorn.waits(situation.events) if held else None,
         preemption=None if ended_well else _preemption(situation),
         nodes_missing=situation.nodes_missing,
         said=failure.evidence if failure else None,
         scope=cluster.scope,
         now=cluster.now.timestamp() if cluster.now else None,
     )
-    return found if found.kueue or found.gang or found.preemption else None
+    told = found.kueue or found.gang or found.yunikorn or found.preemption
+    return found if told else None
 
 
 def _gang(cluster: Cluster, situation: PodSituation) -> Gang | None:
@@ -115,7 +89,7 @@ def find_job(cluster: Cluster, kind: str, name: str, namespace: str | None) -> J
     """Return the job-like object of that kind (in any case, `vcjob` for Volcano's) and name."""
     if kind.lower() == "vcjob":
         return cluster.one("batch.volcano.sh", "Job", name, namespace)
-    for known, group in _OWNER_GROUPS.items():
+    for known, group in jobs.OWNER_GROUPS.items():
         if known.lower() == kind.lower():
             return cluster.one(group, known, name, namespace)
     return None
@@ -152,7 +126,7 @@ def ancestors(cluster: Cluster, start: Meta) -> frozenset[str]:
             break
         found.add(data.owner)
         kind, _, name = data.owner.partition("/")
-        obj = cluster.one(_OWNER_GROUPS.get(kind, ""), kind, name, start.namespace)
+        obj = cluster.one(jobs.OWNER_GROUPS.get(kind, ""), kind, name, start.namespace)
         data = parse.meta(obj) if obj else None
     return frozenset(found)
 

@@ -15,6 +15,7 @@ from gpudoctor.facts.kubernetes import (
     placement,
     pod_log,
     quotas,
+    refusals,
     resources,
     scheduler_message,
 )
@@ -27,9 +28,11 @@ from gpudoctor.facts.kubernetes.networks import Attachment, NetworkDefinition
 from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.pod_log import LogLine
 from gpudoctor.facts.kubernetes.quotas import ResourceQuota
+from gpudoctor.facts.kubernetes.refusals import Refusal
 from gpudoctor.facts.kubernetes.scheduler_message import SchedulerMessage
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.report import PREVIOUS, Evidence, Subject
+from gpudoctor.sources.kubernetes import jobs
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 
@@ -90,6 +93,7 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[Attachment, ...] = ()
     networks: tuple[NetworkDefinition, ...] = ()
     owner_events: tuple[Event, ...] = ()
+    owner_refusals: tuple[Refusal, ...] = ()
     node_events: tuple[Event, ...] = ()
     bypassing: tuple[Pod, ...] = ()
     held_unhealthy: tuple[HeldDevice, ...] = ()
@@ -124,6 +128,7 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
 
 # Who adds nodes speaks of the nodes that could be, not of those that are.
 _PROVISIONERS = ("karpenter", "cluster-autoscaler")
+_MADE = "SuccessfulCreate"
 _NO_SCALE_UP = ("NotTriggerScaleUp", "FailedScaleUp", "FailedScheduling")
 
 
@@ -137,25 +142,19 @@ class HeldDevice(msgspec.Struct, frozen=True):
 
 
 class RefusedPod(msgspec.Struct, frozen=True):
-    """A pod that does not exist because its controller was refused when it made it."""
+    """A pod, or a job without pods, of which what should make it was refused to."""
 
     subject: Subject
-    events: tuple[Event, ...]
+    refusals: tuple[Refusal, ...]
     quotas: tuple[ResourceQuota, ...] = ()
 
 
-# Labels that the members of one distributed job share, most specific first.
+# Labels that the members of one distributed job share, most specific first: one replica of a
+# LeaderWorkerSet is a group of its own.
 _GROUP_LABELS = (
-    "jobset.sigs.k8s.io/jobset-name",
-    "training.kubeflow.org/job-name",
     "leaderworkerset.sigs.k8s.io/group-key",
-    "leaderworkerset.sigs.k8s.io/name",
-    "ray.io/cluster",
-    "volcano.sh/job-name",
-    "kueue.x-k8s.io/pod-group-name",
+    *(one.label for one in jobs.LABELS),
     "pod-group.scheduling.sigs.k8s.io",
-    "batch.kubernetes.io/job-name",
-    "job-name",
 )
 
 
@@ -179,6 +178,7 @@ def read(
         components.read(cluster) if cluster_components is None else cluster_components
     )
     peers = _peers(cluster, pod)
+    owner_events = _owner_events(cluster, pod)
     return PodSituation(
         pod=pod,
         node=node,
@@ -208,7 +208,8 @@ def read(
         networks=networks.definitions(
             cluster.of_kind("k8s.cni.cncf.io", "NetworkAttachmentDefinition")
         ),
-        owner_events=_owner_events(cluster, pod),
+        owner_events=owner_events,
+        owner_refusals=_owner_refusals(cluster, pod, owner_events),
         node_events=tuple(cluster.events_of("Node", pod.node, None)) if pod.node else (),
         bypassing=_bypassing(cluster, pod),
         held_unhealthy=() if pod.node else cluster.derived(_held_unhealthy),
@@ -236,23 +237,38 @@ def _membership(cluster: Cluster, pod: Pod, peers: tuple[Pod, ...]) -> Membershi
     return members.read(cluster, pod, peers)
 
 
-def read_refused(cluster: Cluster, name: str, namespace: str | None) -> RefusedPod | None:
-    """Return what is said about a pod of that name that could not be made, None if nothing is."""
+def read_refused(
+    cluster: Cluster, name: str, namespace: str | None, job: Subject | None = None
+) -> RefusedPod | None:
+    """Return what is said of a pod, or of the pods of `job`, that could not be made, if anything.
+
+    What a job makes to make its pods, such as a JobSet's Jobs, begins with its name.
+    """
     said = [
-        event
-        for event in cluster.events
-        if event.reason == "FailedCreate"
-        and name.startswith(event.about.name)
-        and namespace in (None, event.about.namespace)
+        *refusals.of_events(event for event in cluster.events if refusals.is_about_making(event)),
+        *(_lasting(cluster, job) if job else ()),
+    ]
+    said = [
+        one
+        for one in said
+        if namespace in (None, one.about.namespace)
+        and (name.startswith(one.about.name) or (job and one.about.name.startswith(f"{name}-")))
     ]
     if not said:
         return None
     where = said[-1].about.namespace
     return RefusedPod(
-        subject=Subject("Pod", name, where),
-        events=tuple(event for event in said if event.about.namespace == where),
+        subject=job or Subject("Pod", name, where),
+        refusals=tuple(one for one in said if one.about.namespace == where),
         quotas=quotas.read(cluster.of_kind("", "ResourceQuota"), where),
     )
+
+
+def _lasting(cluster: Cluster, owner: Subject) -> Iterable[Refusal]:
+    """What the object that makes pods says of itself, where the input has it."""
+    group = jobs.OWNER_GROUPS.get(owner.kind, "")
+    obj = cluster.one(group, owner.kind, owner.name, owner.namespace)
+    return refusals.lasting(obj) if obj else ()
 
 
 def _others(cluster: Cluster, node: str, pod: Pod) -> list[Occupant]:
@@ -293,6 +309,19 @@ def _owner_events(cluster: Cluster, pod: Pod) -> tuple[Event, ...]:
         return ()
     kind, _, name = pod.meta.owner.partition("/")
     return tuple(cluster.events_of(kind, name, pod.meta.namespace))
+
+
+def _owner_refusals(cluster: Cluster, pod: Pod, events: tuple[Event, ...]) -> tuple[Refusal, ...]:
+    """What the pod's controller could not make, unless it has made one since."""
+    if pod.meta.owner is None:
+        return ()
+    kind, _, name = pod.meta.owner.partition("/")
+    made = max((e.seen for e in events if e.seen and e.reason.startswith(_MADE)), default=None)
+    said = refusals.of_events(event for event in events if "Failed" in event.reason)
+    return (
+        *(one for one in said if made is None or one.seen is None or one.seen >= made),
+        *_lasting(cluster, Subject(kind, name, pod.meta.namespace)),
+    )
 
 
 def _bypassing(cluster: Cluster, pod: Pod) -> tuple[Pod, ...]:

@@ -73,6 +73,9 @@ TRAIN_JOB = Kind("TrainJob", "trainjobs", "trainer.kubeflow.org", ("v1alpha1",))
 PYTORCH_JOB = Kind("PyTorchJob", "pytorchjobs", "kubeflow.org")
 TF_JOB = Kind("TFJob", "tfjobs", "kubeflow.org")
 MPI_JOB = Kind("MPIJob", "mpijobs", "kubeflow.org", ("v2beta1", "v1"))
+XGBOOST_JOB = Kind("XGBoostJob", "xgboostjobs", "kubeflow.org")
+PADDLE_JOB = Kind("PaddleJob", "paddlejobs", "kubeflow.org")
+JAX_JOB = Kind("JAXJob", "jaxjobs", "kubeflow.org")
 RAY_CLUSTER = Kind("RayCluster", "rayclusters", "ray.io")
 RAY_JOB = Kind("RayJob", "rayjobs", "ray.io")
 LEADER_WORKER_SET = Kind("LeaderWorkerSet", "leaderworkersets", "leaderworkerset.x-k8s.io")
@@ -81,8 +84,8 @@ VOLCANO_JOB = Kind("Job", "jobs", "batch.volcano.sh", ("v1alpha1",))
 JOBS = {
     kind.name.lower(): kind
     for kind in (
-        JOB, STATEFUL_SET, JOB_SET, TRAIN_JOB, PYTORCH_JOB, TF_JOB, MPI_JOB, RAY_CLUSTER, RAY_JOB,
-        LEADER_WORKER_SET,
+        JOB, STATEFUL_SET, JOB_SET, TRAIN_JOB, PYTORCH_JOB, TF_JOB, MPI_JOB, XGBOOST_JOB,
+        PADDLE_JOB, JAX_JOB, RAY_CLUSTER, RAY_JOB, LEADER_WORKER_SET,
     )
 } | {"vcjob": VOLCANO_JOB}  # fmt: skip
 """What `--job KIND/NAME` may name, in lower case: objects that make the pods of a job."""

@@ -14,7 +14,7 @@ import msgspec
 
 from gpudoctor.publish import names
 from gpudoctor.sources.bundle import MEMBERS
-from gpudoctor.sources.kubernetes import kinds
+from gpudoctor.sources.kubernetes import jobs, kinds
 from gpudoctor.sources.kubernetes.client import LOG_PERMISSION, permission
 from gpudoctor.sources.kubernetes.kinds import Kind
 from gpudoctor.sources.kubernetes.views import (
@@ -87,19 +87,14 @@ Step = Get | List | Log
 ALL_PAGES = 10_000
 
 # Labels that the pods of one job share, the widest group first.
-_JOB_LABELS = (
-    "jobset.sigs.k8s.io/jobset-name",
-    "training.kubeflow.org/job-name",
-    "volcano.sh/job-name",
-    "leaderworkerset.sigs.k8s.io/name",
-    "ray.io/cluster",
-    "kueue.x-k8s.io/pod-group-name",
-    "batch.kubernetes.io/job-name",
-    "job-name",
-    "pod-template-hash",
-    "controller-revision-hash",
+_JOB_LABELS = tuple(one.label for one in jobs.LABELS)
+_SHARED_LABELS = (*_JOB_LABELS, "pod-template-hash", "controller-revision-hash")
+_MAKES_MEMBERS = (
+    "Job",
+    "StatefulSet",
+    "LeaderWorkerSet",
+    *(kind.name for kind in jobs.KUBEFLOW.kinds),
 )
-_MAKES_MEMBERS = ("Job", "StatefulSet", "PyTorchJob", "MPIJob", "TFJob", "LeaderWorkerSet")
 _KUEUE_GATES = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
 _KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 _KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
@@ -281,7 +276,7 @@ def _network_names(wanted: str, default: str) -> Iterator[tuple[str, str]]:
 def peers(pod: PodView) -> Iterator[Step]:
     """The other pods of the same job: by its label, else by namespace for a numbered name."""
     labels = pod.metadata.labels or {}
-    for label in _JOB_LABELS:
+    for label in _SHARED_LABELS:
         if label in labels:
             # A pending pod of a group is judged by those that are not bound as well.
             yield List(
@@ -296,16 +291,6 @@ def peers(pod: PodView) -> Iterator[Step]:
         yield List(kinds.POD, pod.metadata.namespace, settles=False, numbered=numbered[1])
 
 
-_JOB_OBJECTS = (
-    ("jobset.sigs.k8s.io/jobset-name", (kinds.JOB_SET,)),
-    ("training.kubeflow.org/job-name", (kinds.PYTORCH_JOB, kinds.MPI_JOB, kinds.TF_JOB)),
-    ("volcano.sh/job-name", (kinds.VOLCANO_JOB,)),
-    ("ray.io/cluster", (kinds.RAY_CLUSTER,)),
-    ("leaderworkerset.sigs.k8s.io/name", (kinds.LEADER_WORKER_SET,)),
-    ("batch.kubernetes.io/job-name", (kinds.JOB,)),
-)
-
-
 def job_of(pod: PodView) -> Iterator[Step]:
     """The job's own object, which says how many members it wants, and what may forbid more of them.
 
@@ -313,13 +298,11 @@ def job_of(pod: PodView) -> Iterator[Step]:
     """
     if not pod.has_run:
         return
-    labels = pod.metadata.labels or {}
-    owner = (pod.metadata.owner or "").partition("/")[0]
-    for label, known in _JOB_OBJECTS:
-        if label in labels:
-            kind = next((one for one in known if one.name == owner), known[0])
-            namespace = pod.metadata.namespace
-            yield Get(kind, labels[label], namespace, settles=False)
+    labels, namespace = pod.metadata.labels or {}, pod.metadata.namespace
+    for known in jobs.LABELS:
+        kind = known.kind_of(labels, pod.metadata.owner or "")
+        if known.label in labels and kind is not None:
+            yield Get(kind, labels[known.label], namespace, settles=False)
             yield List(kinds.RESOURCE_QUOTA, namespace)
             return
 
@@ -328,7 +311,7 @@ def is_of_job(pod: PodView, name: str) -> bool:
     """Whether the pod belongs to a job of that name, whatever its kind."""
     labels = pod.metadata.labels or {}
     owner = pod.metadata.owner or ""
-    return name in (owner.partition("/")[2], *(labels.get(label) for label in _JOB_LABELS))
+    return name in (owner.partition("/")[2], *(labels.get(label) for label in _SHARED_LABELS))
 
 
 def groups(pod: PodView) -> Iterator[Step]:
@@ -439,9 +422,7 @@ def of_pending_pod(
         yield from software_logs(pod, nodes, bound)
         if missing:
             yield from plugin_settings(missing, bound)
-    if not pod.is_queued and any(
-        label in (pod.metadata.labels or {}) for label in _JOB_LABELS[:-2]
-    ):
+    if not pod.is_queued and any(label in (pod.metadata.labels or {}) for label in _JOB_LABELS):
         yield List(kinds.WORKLOAD, pod.metadata.namespace)
     if missing:  # a class may offer by DRA what no device plugin does
         yield List(kinds.DEVICE_CLASS)
