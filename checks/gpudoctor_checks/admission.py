@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 
 from gpudoctor.checking import CheckSet, Result, finding
-from gpudoctor.facts.kubernetes import quotas
-from gpudoctor.facts.kubernetes.model import Event, Pod
+from gpudoctor.facts.kubernetes import quotas, refusals
+from gpudoctor.facts.kubernetes.model import Pod
+from gpudoctor.facts.kubernetes.refusals import Refusal
 from gpudoctor.facts.kubernetes.situation import PodSituation, RefusedPod
 from gpudoctor.report import Certainty, Evidence, Severity, Subject
 from gpudoctor_checks import supply
@@ -296,7 +297,7 @@ def affinity_at_admission(situation: PodSituation) -> Iterator[Result]:
 @CHECKS.check(RefusedPod)
 def pod_not_made(refused: RefusedPod) -> Iterator[Result]:
     """The API server refuses to make the pod, because a ResourceQuota is used up."""
-    yield from _quota_findings(refused.subject, refused.events, refused.quotas, None)
+    yield from _quota_findings(refused.subject, refused.refusals, refused.quotas, None)
 
 
 @CHECKS.check(PodSituation)
@@ -310,7 +311,7 @@ def peers_not_made(situation: PodSituation) -> Iterator[Result]:
     severity = None if is_batch else Severity.WARNING
     yield from _quota_findings(
         situation.subject,
-        (*situation.events, *situation.owner_events),
+        (*refusals.of_events(situation.events), *situation.owner_refusals),
         situation.quotas,
         severity,
     )
@@ -318,12 +319,12 @@ def peers_not_made(situation: PodSituation) -> Iterator[Result]:
 
 def _quota_findings(
     subject: Subject,
-    events: tuple[Event, ...],
+    said: tuple[Refusal, ...],
     known: tuple[quotas.ResourceQuota, ...],
     severity: Severity | None,
 ) -> Iterator[Result]:
-    for event in reversed(events):
-        refusal = quotas.refusal(event.message)
+    for one in reversed(said):
+        refusal = quotas.refusal(one.message)
         if refusal is None:
             continue
         used = [
@@ -338,12 +339,12 @@ def _quota_findings(
         yield finding(
             "resourcequota-exceeded",
             subject,
-            f"{event.about.kind} {event.about.name} could not make a pod: it asks for "
+            f"{one.about.kind} {one.about.name} could not make a pod: it asks for "
             f"{refusal.requested}, in use are {refusal.used}, allowed are {refusal.limited}.",
-            Evidence(event.path, f"{event.reason} (x{event.count})", event.message),
+            one.evidence,
             *used,
             values={"name": refusal.quota, "resource": refusal.resource},
-            related=(event.about,),
+            related=(one.about,),
             severity=severity,
         )
         return

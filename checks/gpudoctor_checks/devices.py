@@ -22,6 +22,8 @@ from gpudoctor_checks import chain, let_in, supply
 CHECKS = CheckSet()
 
 _SHOWN = 3
+# The plugin cannot start NVML at all, whatever state each of the GPUs is in.
+_NO_NVML = "calling nvml.Init"
 
 
 @CHECKS.check(PodSituation)
@@ -278,7 +280,9 @@ def lost_gpu_in_use(situation: PodSituation) -> Iterator[Result]:
     """A GPU was lost while allotted: the kubelet refuses new devices on that node."""
     pod, node = situation.pod, situation.node
     text = f"{pod.reason} {pod.message}"
-    lost = "GPU is lost" in text or "GetPreferredAllocation rpc failed" in text
+    lost = "GPU is lost" in text or (
+        "GetPreferredAllocation rpc failed" in text and _NO_NVML not in text
+    )
     stuck = "previously allocated devices are no longer healthy" in text
     if node is None or not (lost or stuck):
         return

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.kubernetes.components import troubles
 from gpudoctor.facts.kubernetes.model import Event
+from gpudoctor.facts.kubernetes.refusals import Refusal
 from gpudoctor.facts.kubernetes.situation import PodSituation, RefusedPod
 from gpudoctor.report import Evidence, Severity, Subject
 
@@ -114,7 +115,7 @@ def volume_mount_failing(situation: PodSituation) -> Iterator[Result]:
 @CHECKS.check(RefusedPod)
 def pod_denied(refused: RefusedPod) -> Iterator[Result]:
     """The API server does not let the pod be made: a policy or webhook denies it."""
-    yield from _denials(refused.subject, refused.events, None)
+    yield from _denials(refused.subject, refused.refusals, None)
 
 
 @CHECKS.check(PodSituation)
@@ -124,7 +125,7 @@ def member_denied(situation: PodSituation) -> Iterator[Result]:
     if owner.startswith("ReplicaSet/") or situation.pod.is_terminal:
         return  # each replica serves by itself
     severity = Severity.WARNING if owner.startswith(("StatefulSet/", "DaemonSet/")) else None
-    yield from _denials(situation.subject, situation.owner_events, severity)
+    yield from _denials(situation.subject, situation.owner_refusals, severity)
 
 
 def _who(match: re.Match[str]) -> tuple[str, str]:
@@ -140,29 +141,21 @@ def _who(match: re.Match[str]) -> tuple[str, str]:
 
 
 def _denials(
-    subject: Subject, events: tuple[Event, ...], severity: Severity | None
+    subject: Subject, refusals: tuple[Refusal, ...], severity: Severity | None
 ) -> Iterator[Result]:
-    made = [e for e in events if e.reason.startswith("SuccessfulCreate")]
-    for event in reversed(events):
-        if not event.reason.startswith("Failed"):
-            continue
-        match = re.search(_DENIED, event.message) or re.search(_REFUSED, event.message)
+    for refusal in reversed(refusals):
+        message, about = refusal.message, refusal.about
+        match = re.search(_DENIED, message) or re.search(_REFUSED, message)
         if match is None:
             continue
-        if made and made[-1].seen and event.seen and made[-1].seen > event.seen:
-            return  # it was let in since
         by, how = _who(match)
         yield finding(
             "pod-creation-denied",
             subject,
-            f"{event.about.kind} {event.about.name} could not make a pod: {by} {how}. "
-            f"{_start(event.message)}",
-            _evidence(event),
-            values={
-                "name": f"{event.about.kind} {event.about.name}",
-                "reason": f"{by} {how}",
-            },
-            related=(event.about,),
+            f"{about.kind} {about.name} could not make a pod: {by} {how}. {_start(message)}",
+            refusal.evidence,
+            values={"name": f"{about.kind} {about.name}", "reason": f"{by} {how}"},
+            related=(about,),
             severity=severity,
         )
         return

@@ -113,17 +113,17 @@ def runtime_handler(situation: PodSituation) -> Iterator[Result]:
 @CHECKS.check(RefusedPod)
 def runtime_class_of_refused(refused: RefusedPod) -> Iterator[Result]:
     """The API server refuses to make the pod, because its RuntimeClass does not exist."""
-    for event in reversed(refused.events):
-        match = re.search(_NO_CLASS, event.message)
+    for refusal in reversed(refused.refusals):
+        match = re.search(_NO_CLASS, refusal.message)
         if match:
             yield finding(
                 "runtimeclass-missing",
                 refused.subject,
-                f"RuntimeClass {match['name']!r} does not exist, so {event.about.kind} "
-                f"{event.about.name} cannot make its pods.",
-                Evidence(event.path, f"{event.reason} (x{event.count})", event.message),
+                f"RuntimeClass {match['name']!r} does not exist, so {refusal.about.kind} "
+                f"{refusal.about.name} cannot make its pods.",
+                refusal.evidence,
                 values={"class": match["name"], "pod": str(refused.subject)},
-                related=(event.about,),
+                related=(refusal.about,),
             )
             return
 

@@ -491,6 +491,7 @@ class TestLostGpu:
         [
             ("unable to get device: GPU is lost, which is unexpected", 8, True),
             ("device plugin GetPreferredAllocation rpc failed with err", 8, True),
+            ("GetPreferredAllocation rpc failed: error calling nvml.Init: Unknown", 8, False),
             ("previously allocated devices are no longer healthy; cannot allocate", 7, True),
             ("previously allocated devices are no longer healthy; cannot allocate", 8, False),
             ("Pod was rejected: something else", 7, False),

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from gpudoctor import readings
+from gpudoctor.readings import kubernetes
+from gpudoctor.report import Report
+from gpudoctor.sources.bundle import Bundle
+from gpudoctor.sources.bundle import Scope as BundleScope
+from tests import cases_k8s
 from tests import kubernetes_objects as k8s
 from tests.kubernetes_objects import Object, ask, finding_of, loud, shown, told
 
@@ -327,6 +334,63 @@ class TestRefusedForAnyReason:
     )
     def test_what_has_a_name_of_its_own(self, message: str, name: str) -> None:
         assert self.report(message).roots == (name,)
+
+
+class TestRefusedJob:
+    """Who makes pods, or what makes them, is refused: by events and by what the object keeps."""
+
+    DENIED = 'pods "rc-head" is forbidden: violates PodSecurity "restricted:latest": hostNetwork'
+
+    def report(self, kind: str, name: str, *objects: Object) -> Report:
+        raw = tuple(msgspec.Raw(msgspec.json.encode(obj)) for obj in objects)
+        source = kubernetes.Input(Bundle(objects=raw, scope=BundleScope(objects="complete")))
+        found = kubernetes.read_refused(source, kind, name, "team")
+        if found is None:
+            found = kubernetes.read_job(source, kind, name, "team", [])
+        return readings.judge(found, cases_k8s.checks())
+
+    @pytest.mark.parametrize(
+        ("kind", "group", "about", "reason"),
+        [
+            ("PyTorchJob", "kubeflow.org/v1", "train", "FailedCreatePod"),
+            ("RayCluster", "ray.io/v1", "train", "FailedToCreateHeadPod"),
+            ("JobSet", "jobset.x-k8s.io/v1alpha2", "train", "JobCreationFailed"),
+            ("JobSet", "jobset.x-k8s.io/v1alpha2", "train-workers-0", "FailedCreate"),
+        ],
+    )
+    def test_by_events(self, kind: str, group: str, about: str, reason: str) -> None:
+        job = k8s.custom(group, kind, "train", "team")
+        made = job if about == "train" else k8s.custom("batch/v1", "Job", about, "team")
+        report = self.report(kind.lower(), "train", job, k8s.event(made, reason, self.DENIED))
+        assert report.roots == ("pod-creation-denied",)
+
+    def test_by_what_the_object_keeps(self) -> None:
+        state = {"state": "failed", "reason": self.DENIED}
+        ray = k8s.custom("ray.io/v1", "RayCluster", "rc", "team", status=state)
+        assert self.report("raycluster", "rc", ray).roots == ("pod-creation-denied",)
+        replaced = {"conditions": [k8s.condition("ReplicaFailure", "True", "x", self.DENIED)]}
+        ray["status"] = replaced
+        assert self.report("raycluster", "rc", ray).roots == ("pod-creation-denied",)
+        ray["status"]["conditions"][0]["status"] = "False"
+        assert self.report("raycluster", "rc", ray).roots == ()
+        ray["status"] = {"state": "ready", "reason": self.DENIED}
+        assert self.report("raycluster", "rc", ray).roots == ()
+
+    def test_of_another_job(self) -> None:
+        job = k8s.custom("jobset.x-k8s.io/v1alpha2", "JobSet", "train", "team")
+        other = k8s.custom("batch/v1", "Job", "trainer-workers-0", "team")
+        said = k8s.event(other, "FailedCreate", self.DENIED)
+        assert self.report("jobset", "train", job, said).roots == ()
+
+    def test_of_a_pod_that_runs_beside_it(self) -> None:
+        """A head runs; of its worker only the cluster object still speaks."""
+        state = {"conditions": [k8s.condition("ReplicaFailure", "True", "x", self.DENIED)]}
+        ray = k8s.custom("ray.io/v1", "RayCluster", "rc", "team", status=state)
+        owner = k8s.owner("RayCluster", "rc", "ray.io/v1")
+        head = bound({"running": {}}, phase="Running", meta={"ownerReferences": [owner]})
+        head["status"]["containerStatuses"][0]["ready"] = True
+        head["status"]["conditions"] = [k8s.condition("Ready", "True")]
+        assert "pod-creation-denied" in loud(ask(head, k8s.node(), ray))
 
 
 class TestHook:

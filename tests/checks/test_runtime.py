@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpudoctor.facts.kubernetes import refusals
 from gpudoctor.facts.kubernetes.model import Event
 from gpudoctor.facts.kubernetes.situation import RefusedPod
 from gpudoctor.report import Report, Subject
@@ -186,12 +187,13 @@ class TestRuntimeClass:
             Event(meta=meta, about=about, reason="FailedCreate", message=text)
             for text in (self.MESSAGE.replace("nvidia", "older"), self.MESSAGE, "quota")
         ]
-        refused = RefusedPod(Subject("Pod", "train-0", "team"), tuple(events))
+        refused = RefusedPod(Subject("Pod", "train-0", "team"), tuple(refusals.of_events(events)))
         drafts = list(runtime.runtime_class_of_refused(refused))
         assert [draft.values for draft in drafts] == [  # type: ignore[union-attr]
             {"class": "nvidia", "pod": "Pod/team/train-0"}
         ]
-        assert list(runtime.runtime_class_of_refused(RefusedPod(about, (events[2],)))) == []
+        other = RefusedPod(about, refused.refusals[2:])
+        assert list(runtime.runtime_class_of_refused(other)) == []
 
     PLUGIN_LINE = "could not load NVML library: libnvidia-ml.so.1: cannot open shared object file"
 

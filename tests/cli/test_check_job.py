@@ -131,6 +131,29 @@ def test_its_controller_was_refused() -> None:
     assert answer["roots"] == ["resourcequota-exceeded"]
 
 
+def test_what_it_makes_first_was_refused() -> None:
+    """A JobSet makes Jobs, and calls it so where it may not."""
+    job_set = job(suspend=False, queue=False) | {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+    }
+    said = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "train.1", "namespace": "team"},
+        "involvedObject": {"kind": "JobSet", "name": "train", "namespace": "team"},
+        "type": "Warning",
+        "reason": "JobCreationFailed",
+        "message": 'job "train-node-0" creation failed with error: Job.batch "train-node-0" is '
+        "invalid: spec.template.spec.containers[0].resources.limits: Required value",
+    }
+    with serving(World([job_set, said])) as server:
+        answer = json.loads(check(server, "jobset/train").stdout)
+        assert len(server.asked) <= 8
+    assert answer["roots"] == ["pod-creation-denied"]
+    assert answer["subject"]["kind"] == "jobset"
+
+
 @pytest.mark.parametrize("suspend", [True, False])
 def test_nothing_that_was_read_holds_it(suspend: bool) -> None:
     with serving(World([job(suspend=suspend, queue=False)])) as server:

@@ -37,6 +37,8 @@ LINES = [
     ("rdma-netns", "incorrect RDMA subsystem network namespace"),
     ("driver-mismatch", "Failed to initialize NVML: Driver/library version mismatch"),
     ("driver-missing", "nvml error: driver not loaded"),
+    ("driver-missing", "GPU driver auto installation is disabled."),
+    ("driver-missing", "Waiting for GPU driver libraries to be available."),
     ("driver-not-in-container", "libcuda.so.1: cannot open shared object file"),
     ("gpu-memory-taken", "Free memory on device cuda:0 (12.5/79.1 GiB) on startup is less"),
     ("memlock", "ibv_reg_mr_iova2 failed with error Cannot allocate memory"),

@@ -207,7 +207,7 @@ class TestRefused:
         refused = situation.read_refused(found, "train-abc", "team")
         assert refused is not None
         assert str(refused.subject) == "Pod/team/train-abc"
-        assert [event.message for event in refused.events] == ["no"]
+        assert [one.message for one in refused.refusals] == ["no"]
         assert [quota.meta.namespace for quota in refused.quotas] == ["team"]
         anywhere = situation.read_refused(found, "train-abc", None)
         assert anywhere is not None
@@ -241,6 +241,29 @@ class TestErrors:
         normal = k8s.event(pod, "FailedCreatePodSandBox", self.SANDBOX, type="Normal")
         other = k8s.event(pod, "Scheduled", self.SANDBOX)
         assert self.errors(pod, normal, other) == []
+
+    @pytest.mark.parametrize(
+        ("probe", "status", "expected"),
+        [
+            ("Startup", {"state": {"running": {}}}, False),
+            ("Readiness", {"state": {"running": {}}}, True),
+            (
+                "Startup",
+                {"state": {"running": {}}, "lastState": {"terminated": {"exitCode": 1}}},
+                True,
+            ),
+        ],
+        ids=["starts", "runs", "failed to start"],
+    )
+    def test_what_a_probe_asks_before_the_start(
+        self, probe: str, status: Object, expected: bool
+    ) -> None:
+        """A driver's own pod asks for nvidia-smi until it has installed it."""
+        restarts = {"restartCount": 1} if "lastState" in status else {}
+        pod = k8s.pod(node="gpu-1", statuses=[k8s.container_status(**status, **restarts)])
+        said = f"{probe} probe failed: /bin/sh: 1: nvidia-smi: not found"
+        event = k8s.event(pod, "Unhealthy", said, component="kubelet")
+        assert self.errors(pod, event) == (["driver-libs-not-injected"] if expected else [])
 
     def test_line_number_in_a_log_of_which_the_end_is_read(
         self, monkeypatch: pytest.MonkeyPatch

@@ -109,5 +109,9 @@ def _quotes(situation: PodSituation) -> Iterator[Evidence]:
     started = any(status.state.kind in ("running", "terminated") for status in pod.statuses)
     holding = _FAILURE_REASONS - _BEFORE_START if started else _FAILURE_REASONS
     for event in situation.events:
-        if event.type == "Warning" and event.reason in holding and not running:
+        if event.type != "Warning" or event.reason not in holding or running:
+            continue
+        # What the program is asked for before it has started may come with its start.
+        early = event.message.startswith("Startup probe") and not troubles(pod)
+        if not early:
             yield Evidence(event.path, f"{event.reason} (x{event.count})", event.message)

@@ -118,9 +118,11 @@ PATTERNS: dict[str, _Pattern] = {
     ),
     "driver-mismatch": _Pattern(("version mismatch",), r"Driver/library version mismatch"),
     "driver-missing": _Pattern(
-        ("nvml", "nvidia-smi has failed"),
+        ("nvml", "nvidia-smi has failed", "gpu driver "),
         r"NVML: (?:Driver Not Loaded|ERROR_DRIVER_NOT_LOADED)|NVIDIA-SMI has failed because it "
-        r"couldn't communicate with the NVIDIA driver|nvml error: driver not loaded",
+        r"couldn't communicate with the NVIDIA driver|nvml error: driver not loaded"
+        # GKE's plugin, in the init container that would install one.
+        r"|GPU driver auto installation is disabled|Waiting for GPU driver libraries",
     ),
     "driver-not-in-container": _Pattern(
         ("libcuda.so", "found no nvidia driver", "libnvidia-ml"),

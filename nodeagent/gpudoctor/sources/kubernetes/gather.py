@@ -279,7 +279,8 @@ def gather_job(client: Client, namespace: str, kind: str, name: str) -> Bundle:
         return _gather_found(client, namespace, Listing(tuple(members), everyone.whole))
     reading = _Reading(client, BUDGET - 1)
     jobs = reading.read(Get(kinds.JOBS[kind.lower()], name, namespace))
-    _absent_pods(reading, namespace)
+    # Each controller has a reason of its own for what it could not make.
+    _absent_pods(reading, namespace, "type=Warning")
     for job in _views(jobs, ObjectView):
         reading.run(plan.queue_of(job))
     return reading.bundle()
@@ -393,9 +394,10 @@ def _events(reading: _Reading, pods: list[PodView], namespace: str | None) -> li
     return reading.read_events(namespace, {(p.metadata.namespace, p.metadata.name) for p in pods})
 
 
-def _absent_pods(reading: _Reading, namespace: str | None) -> list[str]:
+def _absent_pods(
+    reading: _Reading, namespace: str | None, fields: str = "type=Warning,reason=FailedCreate"
+) -> list[str]:
     """What can keep a controller or queue from making any pod; names of those that were refused."""
-    fields = "type=Warning,reason=FailedCreate"
     refused = _views(
         reading.read(List(kinds.EVENT, namespace, fields=fields, settles=False)), EventView
     )
