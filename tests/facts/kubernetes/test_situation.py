@@ -259,8 +259,8 @@ class TestErrors:
         self, probe: str, status: Object, expected: bool
     ) -> None:
         """A driver's own pod asks for nvidia-smi until it has installed it."""
-        restarts = {"restartCount": 1} if "lastState" in status else {}
-        pod = k8s.pod(node="gpu-1", statuses=[k8s.container_status(**status, **restarts)])
+        status = status | ({"restartCount": 1} if "lastState" in status else {})
+        pod = k8s.pod(node="gpu-1", statuses=[k8s.container_status(**status)])
         said = f"{probe} probe failed: /bin/sh: 1: nvidia-smi: not found"
         event = k8s.event(pod, "Unhealthy", said, component="kubelet")
         assert self.errors(pod, event) == (["driver-libs-not-injected"] if expected else [])
