@@ -1,4 +1,4 @@
-"""How a pod ended from outside: its node went, its deadline passed, a probe ended what was hung."""
+"""How a pod ended from outside: its node went, its deadline passed, memory or an eviction."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from gpudoctor.checking import CheckSet, Result, finding
-from gpudoctor.facts.kubernetes import mentions
-from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Node, State
+from gpudoctor.facts.kubernetes.model import Node
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Certainty, Evidence, Severity, Subject
 from gpudoctor_checks.workload import OWN_LIMIT, end_text, ended, if_recovered
@@ -17,7 +16,6 @@ CHECKS = CheckSet()
 _NODE_WENT = ("Terminated", "Shutdown", "NodeShutdown", "NodeLost", "NodeStatusUnknown")
 _SHUTDOWN_WORDS = ("node shutdown", "node is shutting", "node is in progress of shutting down")
 _DEADLINE = "DeadlineExceeded"
-_RECENT = timedelta(hours=1)
 _EVICTED = "EvictionByEvictionAPI"
 _BY_KARPENTER = ("Evicted", "karpenter")
 """The kubelet's own event has the same reason: there it is short of something."""
@@ -191,62 +189,4 @@ def deadline_exceeded(situation: PodSituation) -> Iterator[Result]:
         "is that end.",
         Evidence(pod.meta.path, f"status.reason, phase {pod.phase}", pod.reason, pod.message),
         values={"pod": pod.meta.short},
-    )
-
-
-@CHECKS.check(PodSituation)
-def probe_ended_it(situation: PodSituation) -> Iterator[Result]:
-    """A liveness probe ended a container that had served: its program hung or had failed."""
-    pod, now = situation.pod, situation.now
-    for event in reversed(situation.events_with("Killing")):
-        if "liveness probe" not in event.message or pod.is_terminal:
-            continue
-        for status in pod.statuses:
-            container = pod.container(status.name)
-            end = status.last if status.last.kind == "terminated" else status.state
-            named = mentions.names(event.message, status.name)
-            if not named or container is None or not _served(container, end):
-                continue
-            if status.ready and now and end.finished and now - end.finished > _RECENT:
-                continue
-            yield _hung(situation, status, end, Evidence(event.path, event.reason, event.message))
-            return
-
-
-def _served(container: Container, end: State) -> bool:
-    """Whether it lived well beyond what its probes give it to start."""
-    if end.kind != "terminated" or end.started is None or end.finished is None:
-        return False
-    probes = [probe.budget for probe in (container.startup, container.liveness) if probe]
-    start = timedelta(seconds=2 * sum(probes)) + timedelta(minutes=2)
-    return end.exit_code in (0, 137, 143) and end.finished - end.started > start
-
-
-def _hung(situation: PodSituation, status: ContainerStatus, end: State, said: Evidence) -> Result:
-    pod = situation.pod
-    assert end.started is not None
-    assert end.finished is not None
-    lived = (end.finished - end.started).total_seconds() / 60
-    errors = [line for line in situation.lines_of("python-error") if line.container == status.name]
-    which = "lastState" if status.last is end else "state"
-    return finding(
-        "application-error",
-        pod.subject,
-        f"Container {status.name} had run {lived:.0f} min when its liveness probe failed and the "
-        "kubelet ended it: the program hung, or said itself that it is not well. More time to "
-        "start does not help.",
-        said,
-        Evidence(
-            pod.meta.path,
-            f"status.containerStatuses[{status.name}].{which}.terminated",
-            f"exitCode {end.exit_code}, reason {end.reason}, lived {lived:.0f} min",
-        ),
-        *(line.evidence for line in errors[-1:]),
-        values={
-            "container": status.name,
-            "pod": pod.meta.short,
-            "reason": errors[-1].line.text[:80] if errors else "its liveness probe failed",
-        },
-        severity=Severity.WARNING if status.ready else None,
-        certainty=Certainty.LIKELY,
     )

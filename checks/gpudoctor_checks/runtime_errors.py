@@ -142,6 +142,11 @@ _MEANINGS = {
 
 # By what the line holds: it shows the same with less certainty.
 _HINTS = {
+    "room": _Meaning(
+        "The sharing device plugin put these words in place of a GPU: none of the node's has as"
+        " much memory left as the container asks for. Its scheduler extension counts otherwise, or"
+        " the pod came past it.",
+    ),
     "handle": _Meaning(
         "A CUDA library could not make its handle, which takes a little GPU memory: mostly none is"
         " left, the program's own use or another's. Less often the program asked for a GPU that it"

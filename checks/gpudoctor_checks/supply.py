@@ -98,9 +98,13 @@ def gpu_requests(situation: PodSituation) -> dict[str, Decimal]:
 
 
 def is_waiting_for_a_node(situation: PodSituation) -> bool:
-    """Whether the scheduler has refused the pod; gates and queues come before the scheduler."""
+    """Whether the scheduler has refused the pod; gates and queues come before the scheduler.
+
+    Not while an autoscaler has just begun to add a node for it.
+    """
     pod = situation.pod
-    return pod.node is None and not pod.gates and not pod.is_terminal and bool(situation.failure)
+    refused = pod.node is None and not pod.gates and not pod.is_terminal and situation.failure
+    return bool(refused) and situation.provisioning() is None
 
 
 def may_enter(fit: NodeFit) -> bool:
@@ -116,6 +120,7 @@ def broken(situation: PodSituation, resource: str) -> list[NodeFit]:
         if may_enter(fit)
         and has_hardware(fit.node, resource)
         and not offers_vendor(fit.node, resource)
+        and fit.node.name not in situation.by_claims.get(resource, ())
         and fit.node.has_status
     ]
 

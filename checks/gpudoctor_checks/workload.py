@@ -11,7 +11,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 from gpudoctor.checking import CheckSet, Draft, Result, finding
-from gpudoctor.facts.kubernetes import engine_flags, mentions, networks, resources
+from gpudoctor.facts.kubernetes import engine_flags, networks, resources
 from gpudoctor.facts.kubernetes.components import troubles
 from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Pod
 from gpudoctor.facts.kubernetes.model import State as ContainerState
@@ -25,8 +25,6 @@ CHECKS = CheckSet()
 SHM = "/dev/shm"  # noqa: S108 - the path inside a container, not a file of ours
 _DEFAULT_SHM = "64 MiB"
 _INFINIBAND = "/dev/infiniband"
-_GRACE = timedelta(seconds=40)
-_KILLED = (137, 143)
 _SHOWN = 3
 
 
@@ -184,63 +182,6 @@ def if_recovered(situation: PodSituation, status: ContainerStatus) -> Severity |
     if ago > timedelta(days=1):
         return Severity.INFO
     return Severity.WARNING if ago > timedelta(hours=1) else None
-
-
-@CHECKS.check(PodSituation)
-def liveness_kills(situation: PodSituation) -> Iterator[Result]:
-    """A probe ends the container before it has ever been ready."""
-    pod = situation.pod
-    kills = [
-        event
-        for event in situation.events_with("Killing")
-        if "liveness probe" in event.message or "startup probe" in event.message
-    ]
-    for status, end, field in ended(situation):
-        container = pod.container(status.name)
-        named = [event for event in kills if mentions.names(event.message, status.name)]
-        if not named or container is None or end.reason == "OOMKilled":
-            continue
-        budget = _start_budget(container)
-        if budget is None or not _died_within(end, budget):
-            continue
-        probe = "no startupProbe" if container.startup is None else "startupProbe"
-        liveness = container.startup or container.liveness
-        assert liveness is not None
-        settings = (
-            f"{probe}; initialDelaySeconds {liveness.initial_delay}, periodSeconds "
-            f"{liveness.period}, failureThreshold {liveness.failure_threshold}: "
-            f"{liveness.budget} s in all"
-        )
-        said, unhealthy = named[-1], situation.events_with("Unhealthy")
-        yield finding(
-            "liveness-kills-loading-model",
-            pod.subject,
-            f"The kubelet stops {status.name} after {liveness.budget} s because a probe fails "
-            "while it still starts; exit code 137 or 143 with reason Error is that stop.",
-            Evidence(said.path, f"{said.reason} (x{said.count})", said.message),
-            Evidence(pod.meta.path, field, end_text(status, end)),
-            Evidence(pod.meta.path, f"spec.containers[{status.name}]", settings),
-            *(Evidence(event.path, event.reason, event.message) for event in unhealthy[-1:]),
-            *(line.evidence for line in situation.lines_of("loading-model")[-1:]),
-            values={"container": status.name, "pod": pod.meta.short},
-            fix=f"Add to container {status.name} a startupProbe with the liveness probe's check, "
-            "periodSeconds: 10 and failureThreshold: 180 (30 min); liveness waits until it passes.",
-        )
-        return
-
-
-def _start_budget(container: Container) -> int | None:
-    probes = [probe.budget for probe in (container.startup, container.liveness) if probe]
-    return sum(probes) if probes else None
-
-
-def _died_within(end: ContainerState, budget: int) -> bool:
-    """Whether the container lived no longer than its probes' budgets and the grace period."""
-    if end.exit_code not in _KILLED and end.exit_code != 0:
-        return False
-    if end.started is None or end.finished is None:
-        return True
-    return end.finished - end.started <= timedelta(seconds=budget * 1.5) + _GRACE
 
 
 @CHECKS.check(PodSituation)

@@ -53,6 +53,23 @@ class TestNotAdvertised:
         assert "No device plugin is among the objects read." in found.detail
         assert found.title == "nvidia.com/gpu is not advertised by gpu-1"
 
+    def test_hardware_by_the_type_of_the_machine(self) -> None:
+        node = k8s.node(allocatable={}, labels={"node.kubernetes.io/instance-type": "g5.xlarge"})
+        assert ask(waiting(), node).roots == (self.NAME,)
+        other = k8s.node(allocatable={}, labels={"node.kubernetes.io/instance-type": "m5.xlarge"})
+        assert ask(waiting(), other).roots == ("no-gpu-node",)
+
+    def test_a_driver_of_claims_offers_it(self) -> None:
+        spec = {"extendedResourceName": GPU}
+        device_class = k8s.custom("resource.k8s.io/v1", "DeviceClass", "gpu.x", spec=spec)
+        node = bare()
+        piece = k8s.custom(
+            "resource.k8s.io/v1", "ResourceSlice", "s", spec={"nodeName": node["metadata"]["name"]}
+        )
+        assert self.NAME not in names(ask(waiting(), node, device_class, piece))
+        assert self.NAME in names(ask(waiting(), node, device_class))
+        assert self.NAME in names(ask(waiting(), node, piece))
+
     def test_resource_of_zero_was_advertised_before(self) -> None:
         node = k8s.node(allocatable={GPU: "0"}, capacity={GPU: "0"})
         found = finding_of(ask(waiting(), node), self.NAME)

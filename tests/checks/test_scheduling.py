@@ -276,6 +276,25 @@ class TestNoGpuNode:
         if expected:
             assert finding_of(report, self.NAME).detail == "The cluster has no nodes."
 
+    @pytest.mark.parametrize(
+        ("component", "reason"),
+        [("cluster-autoscaler", "TriggeredScaleUp"), ("karpenter", "Nominated")],
+    )
+    def test_a_node_is_being_added(self, component: str, reason: str) -> None:
+        pod, node = waiting(), k8s.node(allocatable={})
+
+        def event(reason: str, seen: str, **more: Any) -> Object:
+            return k8s.event(pod, reason, "x", component=component, seen=seen, **more)
+
+        adds = event(reason, "2026-11-20T08:25:00Z", count=1)
+        assert ask(pod, node, adds).verdict == "starting"
+        tick = k8s.event(node, "NodeReady", "x", seen="2026-11-20T08:41:00Z")
+        assert ask(pod, node, adds, tick).roots == (self.NAME,)
+        failed = event("FailedScaleUp", "2026-11-20T08:26:00Z", count=1)
+        assert ask(pod, node, adds, failed).roots == (self.NAME,)
+        again = event(reason, "2026-11-20T08:25:00Z", count=4)
+        assert ask(pod, node, again).roots == (self.NAME,)
+
     def test_pod_that_the_scheduler_has_not_refused(self) -> None:
         gated = waiting(spec={"schedulingGates": [{"name": "a/b"}]})
         assert self.NAME not in loud(ask(gated, k8s.node(allocatable={})))

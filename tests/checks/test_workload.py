@@ -257,6 +257,38 @@ class TestLiveness:
     def test_exit_codes(self, code: int, expected: bool) -> None:
         assert (self.NAME in names(self.ask(self.pod(code=code)))) is expected
 
+    def test_ends_well_when_it_is_told_to(self) -> None:
+        """A server that leaves with 0 on SIGTERM, and is started again."""
+        pod = self.pod(code=0)
+        assert self.ask(pod).roots == (self.NAME,)
+        assert self.NAME not in names(ask(pod, k8s.node()))
+        pod["status"]["containerStatuses"][0].update(ready=True, state={"running": {}})
+        assert self.NAME not in names(self.ask(pod))
+
+    @pytest.mark.parametrize(
+        ("status", "name"),
+        [("404", "application-error"), ("401", "application-error"), ("503", NAME), ("429", NAME)],
+    )
+    @pytest.mark.parametrize("code", [0, 137])
+    def test_the_server_answers_the_probe(self, status: str, name: str, code: int) -> None:
+        pod = self.pod(code=code)
+        killing = k8s.event(pod, "Killing", self.SAID, type="Normal", component="kubelet")
+        said = f"Liveness probe failed: HTTP probe failed with statuscode: {status}"
+        report = ask(pod, k8s.node(), killing, k8s.event(pod, "Unhealthy", said))
+        assert report.roots == (name,)
+        if name != self.NAME:
+            found = finding_of(report, name)
+            assert told(found)[:2] == ("error", "likely")
+            assert "its probe asks for what the server does not have" in found.title
+            assert said in shown(found)
+
+    def test_a_readiness_probe_that_is_answered_ends_nothing(self) -> None:
+        pod = self.pod()
+        said = "Readiness probe failed: HTTP probe failed with statuscode: 404"
+        late = k8s.event(pod, "Unhealthy", said, seen="2026-11-20T08:29:00Z")
+        killing = k8s.event(pod, "Killing", self.SAID, type="Normal", component="kubelet")
+        assert ask(pod, k8s.node(), killing, late).roots == (self.NAME,)
+
     def test_times_that_are_not_known(self) -> None:
         pod = self.pod(startedAt=None)
         assert self.NAME in names(self.ask(pod))

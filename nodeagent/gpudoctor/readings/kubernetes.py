@@ -246,10 +246,16 @@ def _main_log(pod: Pod) -> str:
 def read_pods(
     source: Input, subject: ReportSubject, entries: Iterable[PodEntry], *, only_unwell: bool = False
 ) -> Reading:
-    """Read pods as the children of one reading; with `only_unwell`, those that are well apart."""
+    """Read pods as the children of one reading; with `only_unwell`, those that are well apart
+    and without the failed attempts of a Job that has completed.
+    """
     children: list[Reading] = []
     well: list[Reading] = []
+    past = 0
     for entry in entries:
+        if only_unwell and health.is_made_good(source.cluster, source.cluster.pod(entry)):
+            past += 1
+            continue
         child = read_pod(source, entry)
         is_unwell = child.otherwise or child.starting or child.needed_unknown
         (children if is_unwell or not only_unwell else well).append(child)
@@ -258,7 +264,7 @@ def read_pods(
         facts=(),
         children=tuple(children),
         well=tuple(well),
-        published={"pods": {"seen": len(children) + len(well)}},
+        published={"pods": {"seen": len(children) + len(well) + past}},
         observed_at=source.observed_at,
         unknown=tuple(_unknowns(source.cluster)),
         is_complete=source.cluster.scope.has_all,

@@ -52,6 +52,37 @@ class TestPhases:
         assert found.why == "container main: CrashLoopBackOff, exit code 1, 7 restarts"
         assert found.evidence.path == "status.containerStatuses[main]"
 
+    @pytest.mark.parametrize(
+        ("complete", "other", "index", "good"),
+        [
+            ("True", "Failed", "0", True),
+            ("False", "Succeeded", "0", False),
+            (None, "Succeeded", "0", True),
+            (None, "Succeeded", "1", False),
+            (None, "Running", "0", False),
+        ],
+    )
+    def test_attempt_of_a_job_that_went_well(
+        self, complete: str | None, other: str, index: str, good: bool
+    ) -> None:
+        def attempt(name: str, phase: str, index: str) -> Object:
+            tags = {"batch.kubernetes.io/job-completion-index": index}
+            made = {"ownerReferences": [k8s.owner("Job", "fold")], "labels": tags}
+            return k8s.pod(name, phase=phase, meta=made)
+
+        job = k8s.custom(
+            "batch/v1",
+            "Job",
+            "fold",
+            "team",
+            status={"conditions": [k8s.condition("Complete", complete or "")]},
+        )
+        objects = [attempt("a", "Failed", "0"), attempt("b", other, index)]
+        cluster = k8s.cluster(*objects, *([job] if complete else []))
+        pods = [cluster.pod(entry) for entry in cluster.pods]
+        assert health.is_made_good(cluster, pods[0]) is good
+        assert not health.is_made_good(cluster, pods[1]) or other == "Failed"
+
     def test_init_container_that_still_runs_is_on_its_way(self) -> None:
         init = k8s.container_status("wait", state={"running": {}})
         pod = k8s.pod(

@@ -94,3 +94,41 @@ def test_rdma(key: str, expected: bool) -> None:
 )
 def test_extended(key: str, expected: bool) -> None:
     assert resources.is_extended(key) is expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "vendor"),
+    [
+        ("p5.48xlarge", "NVIDIA"),
+        ("p4de.24xlarge", "NVIDIA"),
+        ("p6-b200.48xlarge", "NVIDIA"),
+        ("g6e.2xlarge", "NVIDIA"),
+        ("gr6.4xlarge", "NVIDIA"),
+        ("g5.metal", "NVIDIA"),
+        ("Standard_ND96isr_H100_v5", "NVIDIA"),
+        ("Standard_NC24ads_A100_v4", "NVIDIA"),
+        ("a3-highgpu-8g", "NVIDIA"),
+        ("g2-standard-12", "NVIDIA"),
+        ("BM.GPU.H100.8", "NVIDIA"),
+        ("VM.GPU3.1", "NVIDIA"),
+        ("inf2.8xlarge", "AWS Neuron"),
+        ("trn1n.32xlarge", "AWS Neuron"),
+        ("dl1.24xlarge", "Habana"),
+        ("ct5lp-hightpu-4t", "Google TPU"),
+        ("tpu7x-standard-4t", "Google TPU"),
+        ("g4ad.xlarge", None),
+        ("Standard_NV8as_v4", None),
+        ("Standard_ND96isr_MI300X_v5", None),
+        ("BM.GPU.MI300X.8", None),
+        ("m5.xlarge", None),
+        ("Standard_D8s_v5", None),
+        ("n2-standard-8", None),
+        ("", None),
+    ],
+)
+def test_machines_that_have_accelerators(machine: str, vendor: str | None) -> None:
+    for label in ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"):
+        labels = {label: machine}
+        shown = {one.name: found for one in resources.VENDORS if (found := one.shown_by(labels))}
+        assert shown == ({vendor: (label, machine)} if vendor else {})
+    assert not any(one.shown_by({"example.com/type": machine}) for one in resources.VENDORS)

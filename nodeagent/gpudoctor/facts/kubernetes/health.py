@@ -11,12 +11,15 @@ from enum import StrEnum
 
 import msgspec
 
+from gpudoctor.facts.kubernetes import parse
+from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.components import troubles
 from gpudoctor.facts.kubernetes.model import ContainerStatus, Event, Pod
 from gpudoctor.facts.kubernetes.resources import is_accounting, is_gpu
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Evidence
 
+_INDEX = "batch.kubernetes.io/job-completion-index"
 _TO_SCHEDULE = timedelta(minutes=1)
 _TO_CREATE = timedelta(minutes=10)
 _TO_PULL = timedelta(hours=1)
@@ -114,6 +117,10 @@ def _pending(situation: PodSituation) -> PodHealth:
         evidence = Evidence(path, "status.conditions[PodScheduled]", said)
         if scheduled is None and not pod.gates and _within(pod.meta.created, now, _TO_SCHEDULE):
             return PodHealth(State.STARTING, "it was created a moment ago", evidence)
+        adds = situation.provisioning()
+        if adds is not None:
+            evidence = Evidence(adds.path, f"{adds.reason} of {adds.component}", adds.message)
+            return PodHealth(State.STARTING, "a node is being added for it", evidence)
         return PodHealth(State.NOT_WELL, f"it has no node: {said}", evidence)
     evidence = Evidence(path, "status.phase", f"Pending on {pod.node}")
     bad = [event for event in situation.events if _is_failure(event)]
@@ -144,6 +151,21 @@ def _is_failure(event: Event) -> bool:
 def _within(since: datetime | None, now: datetime | None, bound: timedelta) -> bool:
     """Whether less than the bound has gone by; True where a time is not known."""
     return since is None or now is None or now - since < bound
+
+
+def is_made_good(cluster: Cluster, pod: Pod) -> bool:
+    """Whether the Job of a failed pod has completed all the same: it was an attempt, no fault."""
+    kind, _, name = (pod.meta.owner or "").partition("/")
+    if pod.phase != "Failed" or kind != "Job":
+        return False
+    job = cluster.one("batch", kind, name, pod.meta.namespace)
+    if job is not None:
+        return any(c.type == "Complete" and c.status == "True" for c in parse.conditions(job))
+    attempts = cluster.owned_by(pod.meta.namespace or "default", f"{kind}/{name}")
+    index = pod.meta.labels.get(_INDEX)
+    return any(
+        one.phase == "Succeeded" and one.meta.labels.get(_INDEX) == index for one in attempts
+    )
 
 
 def is_gpu_pod(pod: Pod) -> bool:

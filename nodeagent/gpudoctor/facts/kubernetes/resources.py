@@ -15,26 +15,33 @@ import msgspec
 _NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", "storage", "pods"})
 _NATIVE_PREFIXES = ("hugepages-", "attachable-volumes-", "requests.", "limits.", "count/")
 _NAMES = 1024
+_MACHINE_TYPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _RDMA_WORDS = re.compile(r"rdma|roce|infiniband|\bib\b|hca|mlnx|mellanox|sriov|hostdev|efa", re.I)
 
 
 class Vendor(msgspec.Struct, frozen=True):
     """A maker of accelerators: patterns of its resource keys, and of labels of nodes with them.
 
-    `accounting` are keys that a scheduler extender counts and no node ever advertises.
+    `machines` are the clouds' machine types that have them, `accounting` keys that a scheduler
+    extender counts and no node ever advertises.
     """
 
     name: str
     keys: str
     labels: str
     accounting: str = ""
+    machines: str = ""
 
     def shown_by(self, labels: Mapping[str, str]) -> tuple[str, str] | None:
         """Return the label by which a node has its devices, advertised or not; None without."""
         shown = (
             (label, value)
             for label, value in sorted(labels.items())
-            if re.fullmatch(self.labels, label) and value not in ("false", "0", "")
+            if value not in ("false", "0", "")
+            and (
+                re.fullmatch(self.labels, label)
+                or (label in _MACHINE_TYPE and re.fullmatch(self.machines, value))
+            )
         )
         return next(shown, None)
 
@@ -47,6 +54,10 @@ VENDORS = (
         r"|feature\.node\.kubernetes\.io/pci-(\w+_)?10de(_\w+)*\.present"
         r"|cloud\.google\.com/gke-accelerator|k8s\.amazonaws\.com/accelerator",
         r"nvidia\.com/(gpumem(-percentage)?|gpucores|priority)|volcano\.sh/vgpu-(memory|cores)",
+        # AWS, Azure, Google, Oracle; their AMD machines have names like these.
+        r"(p[2-6][\w-]*|g(?!4ad)[3-7]\w*|gr6\w*)\.\d*(xlarge|metal)"
+        r"|Standard_N[CDV](?!.*(MI300X|as_v4))\w+|(a[2-4]|g[24])-\w+-[\w-]+"
+        r"|(VM|BM)\.GPU(?!.*MI\d)\w*(\.[\w-]+)+",
     ),
     Vendor(
         "AMD",
@@ -63,16 +74,19 @@ VENDORS = (
         "Habana",
         r"habana\.ai/gaudi",
         r"feature\.node\.kubernetes\.io/pci-(\w+_)?1da3(_\w+)*\.present|habana\.ai/.*",
+        machines=r"dl1\.\d*xlarge",
     ),
     Vendor(
         "AWS Neuron",
         r"aws\.amazon\.com/neuron(core|device)?",
         r"aws\.amazon\.com/neuron.*",
+        machines=r"(inf|trn)\d\w*\.\d*xlarge",
     ),
     Vendor(
         "Google TPU",
         r"google\.com/tpu",
         r"cloud\.google\.com/gke-tpu-accelerator",
+        machines=r"(ct|tpu)\w+-\w+-\d+t",
     ),
     Vendor(
         "Huawei Ascend",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -35,6 +35,7 @@ from gpudoctor.report import PREVIOUS, Evidence, Subject
 from gpudoctor.sources.kubernetes import jobs
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+_DRA = "resource.k8s.io"
 
 
 class PodLogLine(msgspec.Struct, frozen=True):
@@ -72,6 +73,8 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     `held_unhealthy` are the cluster's unhealthy devices that pods hold (empty for a bound pod).
     `nccl` is what NCCL said in the logs of the pod and its peers, None if they hold no line of it.
     `membership` counts the members of a job of a fixed size, None for any other pod.
+    `by_claims` are the resources that a DeviceClass offers, each with the nodes that have slices:
+    those need no device plugin for them.
     """
 
     pod: Pod
@@ -100,6 +103,7 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     nccl: NcclLog | None = None
     membership: Membership | None = None
     volume_claims: tuple[VolumeClaim, ...] = ()
+    by_claims: dict[str, frozenset[str]] = {}
     scope: Scope = Scope()
     now: datetime | None = None
 
@@ -121,6 +125,18 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return said[-1] if said else None
 
+    def provisioning(self) -> Event | None:
+        """Return the word of an autoscaler that it adds a node for the pod, as long as it may.
+
+        None where its newest word is another, it has said so before, or a node would be there.
+        """
+        said = [event for event in self.events if event.component in _PROVISIONERS]
+        newest = said[-1] if said else None
+        if self.pod.node or newest is None or newest.reason not in _SCALE_UP or newest.count > 1:
+            return None
+        late = newest.seen and self.now and self.now - newest.seen > _TO_ADD_A_NODE
+        return None if late else newest
+
     def events_with(self, *reasons: str) -> tuple[Event, ...]:
         """Return the pod's events of these reasons, oldest first."""
         return tuple(event for event in self.events if event.reason in reasons)
@@ -128,6 +144,8 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
 
 # Who adds nodes speaks of the nodes that could be, not of those that are.
 _PROVISIONERS = ("karpenter", "cluster-autoscaler")
+_SCALE_UP = ("TriggeredScaleUp", "Nominated")
+_TO_ADD_A_NODE = timedelta(minutes=15)
 _MADE = "SuccessfulCreate"
 _NO_SCALE_UP = ("NotTriggerScaleUp", "FailedScaleUp", "FailedScheduling")
 
@@ -216,6 +234,7 @@ def read(
         nccl=_nccl_of(pod, node, job_log or read_nccl((pod, *peers), logs)),
         membership=_membership(cluster, pod, peers),
         volume_claims=_volume_claims(cluster, pod),
+        by_claims={} if pod.node else _by_claims(cluster, pod),
         scope=cluster.scope,
         now=cluster.now,
     )
@@ -227,6 +246,19 @@ def _volume_claims(cluster: Cluster, pod: Pod) -> tuple[VolumeClaim, ...]:
     from gpudoctor.facts.kubernetes import volume_claims  # imported late: few wait for a volume
 
     return volume_claims.read(cluster, pod)
+
+
+def _by_claims(cluster: Cluster, pod: Pod) -> dict[str, frozenset[str]]:
+    offered = {
+        fields.text(obj, "spec", "extendedResourceName")
+        for obj in cluster.of_kind(_DRA, "DeviceClass")
+    }
+    wanted = [resource for resource in pod.requests if resource in offered]
+    if not wanted:
+        return {}
+    slices = cluster.of_kind(_DRA, "ResourceSlice")
+    nodes = frozenset(name for one in slices if (name := fields.text(one, "spec", "nodeName")))
+    return dict.fromkeys(wanted, nodes)
 
 
 def _membership(cluster: Cluster, pod: Pod, peers: tuple[Pod, ...]) -> Membership | None:

@@ -217,7 +217,7 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|could not insert '?nvidia\w*'?: No such device"
         r"|None of the NVIDIA devices were (?:probed|init)"
         # the sharing plugin's word for: no GPU has room
-        r"|nvidia-container-cli(?:\.real)?: device error: .*no-gpu-has-\d+\w*-to-run"
+        r"|nvidia-container-cli(?:\.real)?: device error: .*(?P<room>no-gpu-has-\d+\w*-to-run)"
         rf"|{NO_GPU}",
     ),
     (
