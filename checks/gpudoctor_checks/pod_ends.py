@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from gpudoctor.checking import CheckSet, Result, finding
+from gpudoctor.facts.kubernetes.job_end import JobEnd
 from gpudoctor.facts.kubernetes.model import Node
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Certainty, Evidence, Severity, Subject
@@ -190,3 +191,17 @@ def deadline_exceeded(situation: PodSituation) -> Iterator[Result]:
         Evidence(pod.meta.path, f"status.reason, phase {pod.phase}", pod.reason, pod.message),
         values={"pod": pod.meta.short},
     )
+
+
+@CHECKS.check(JobEnd)
+def job_deadline_exceeded(end: JobEnd) -> Iterator[Result]:
+    """The job ran longer than its own deadline: its controller has removed its pods."""
+    if end.by_deadline:
+        yield finding(
+            "deadline-exceeded",
+            end.subject,
+            "Its controller ended the job when its deadline had passed, which counts from its "
+            "start, waiting for a place included, and removed its pods.",
+            end.evidence,
+            values={"pod": f"{end.subject.namespace}/{end.subject.name}"},
+        )

@@ -377,6 +377,53 @@ def test_a_job_whose_hosts_are_alike_has_nothing_said_of_it(tmp_path: Path) -> N
     assert report["findings"] == []
 
 
+def test_a_job_that_has_ended_has_no_pods_any_more(tmp_path: Path) -> None:
+    def ask(*status: dict[str, str], more: tuple[Any, ...] = ()) -> dict[str, Any]:
+        job = k8s.custom("batch/v1", "Job", "run", "llm", status={"conditions": list(status)})
+        whole = {"objects": "complete"}
+        bundle = {
+            "schema": "gpudoctor.io/bundle/v1",
+            "scope": whole,
+            "objects": [job, *(k8s.event(job, *one) for one in more)],
+        }
+        return answer("--job", "job/run", "--from", write(tmp_path / "b", json.dumps(bundle)))
+
+    refused = ("FailedCreate", 'pods "run-1" is forbidden: violates PodSecurity "restricted:x": y')
+    well = k8s.condition("Complete", "True", "CompletionsReached")
+    assert ask(well)["verdict"] == "healthy"
+    assert ask(well, more=(refused,))["verdict"] == "healthy"
+    late = ask(k8s.condition("Failed", "True", "DeadlineExceeded", "active longer than allowed"))
+    assert late["roots"] == ["deadline-exceeded"]
+    failed = ask(k8s.condition("Failed", "True", "BackoffLimitExceeded", "has reached it"))
+    assert failed["verdict"] == "unknown"
+    assert "BackoffLimitExceeded" in failed["unknown"][0]["why"]
+
+
+def test_a_failed_attempt_of_a_job_that_completed_is_past(tmp_path: Path) -> None:
+    job = k8s.custom(
+        "batch/v1",
+        "Job",
+        "run",
+        "llm",
+        status={"conditions": [k8s.condition("Complete", "True", "CompletionsReached")]},
+    )
+    tags = {"labels": {"job-name": "run"}, "ownerReferences": [k8s.owner("Job", "run")]}
+    pods = [
+        k8s.pod(f"run-{phase.lower()}", "llm", phase=phase, node="gpu-1", meta=tags)
+        for phase in ("Failed", "Succeeded")
+    ]
+    bundle = {
+        "schema": "gpudoctor.io/bundle/v1",
+        "scope": {"objects": "complete"},
+        "objects": [job, k8s.node(), *pods],
+    }
+    source = write(tmp_path / "b.json", json.dumps(bundle))
+    assert answer("--job", "job/run", "--from", source)["verdict"] == "healthy"
+    everyone = answer("-A", "--from", source)
+    assert (everyone["verdict"], everyone["facts"]["pods"]["seen"]) == ("healthy", 2)
+    assert answer("--pod", "llm/run-failed", "--from", source)["verdict"] == "failing"
+
+
 def test_a_job_that_is_not_let_in_has_no_pods_and_is_explained(tmp_path: Path) -> None:
     job = {
         "apiVersion": "batch/v1",

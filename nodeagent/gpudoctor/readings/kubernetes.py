@@ -14,6 +14,7 @@ from gpudoctor.facts.kubernetes import (
     dra,
     fields,
     health,
+    job_end,
     parse,
     placement,
     pod_adapters,
@@ -130,8 +131,13 @@ def read_pod_named(source: Input, name: str, namespace: str | None) -> Reading:
 
 def read_refused(source: Input, kind: str, name: str, namespace: str | None) -> Reading | None:
     """Read what is said about a pod, or the pods of a job, that could not be made, if anything."""
-    job = None if kind == "Pod" else _job_subject(source.cluster, kind, name, namespace)
-    refused = situation.read_refused(source.cluster, name, namespace, job)
+    about = None
+    if kind != "Pod":
+        job = queues.find_job(source.cluster, kind, name, namespace)
+        if job is not None and (end := job_end.read(job)) is not None and end.well:
+            return None  # what it was refused, it was given since
+        about = parse.meta(job).subject if job else Subject(kind, name, namespace)
+    refused = situation.read_refused(source.cluster, name, namespace, about)
     if refused is None:
         return None
     return Reading(
@@ -141,11 +147,6 @@ def read_refused(source: Input, kind: str, name: str, namespace: str | None) -> 
         unknown=tuple(_unknowns(source.cluster)),
         is_complete=source.cluster.scope.has_all,
     )
-
-
-def _job_subject(cluster: Cluster, kind: str, name: str, namespace: str | None) -> Subject:
-    job = queues.find_job(cluster, kind, name, namespace)
-    return parse.meta(job).subject if job else Subject(kind, name, namespace)
 
 
 def read_pod(source: Input, entry: PodEntry, job_log: NcclLog | None = None) -> Reading:
@@ -291,8 +292,11 @@ def read_job(
 ) -> Reading:
     """Read a job: its pods as children, and what NCCL says in all their logs together.
 
-    InputError when neither the job nor a pod of it is in the input.
+    Without the failed attempts of one that has completed. InputError when neither the job nor a
+    pod of it is in the input.
     """
+    cluster = source.cluster
+    entries = [one for one in entries if not health.is_made_good(cluster, cluster.pod(one))]
     if not entries:
         return _read_job_without_pods(source, kind, name, namespace)
     subject = ReportSubject(kind, name, namespace)
@@ -347,17 +351,21 @@ def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str |
     job = queues.find_job(cluster, kind, name, namespace)
     if job is None and not cluster.scope.denied:
         raise InputError(f"no pod of {kind} {name} is in the input")
-    held = queues.read_job(cluster, job) if job else None
+    ended = job_end.read(job) if job else None
+    held = queues.read_job(cluster, job) if job and ended is None else None
     unread = []
     if job is None:
         unread.append(Unknown(f"{kind}/{name}", "it was not read, and no pod of it is there"))
+    elif ended is not None:
+        if not ended.well and not ended.by_deadline:
+            unread.append(Unknown("its pods", f"they are gone, and it says {ended.evidence.value}"))
     elif held is None:
         unread.append(Unknown("its pods", "none is in the input, and nothing holds the job"))
     elif held.kueue is None:
         unread.append(Unknown("its pods", "the job is suspended, and no queue holds it"))
     return Reading(
         subject=ReportSubject(kind, name, namespace),
-        facts=(held,) if held else (),
+        facts=tuple(fact for fact in (held, ended) if fact),
         observed_at=source.observed_at,
         unknown=(*unread, *_unknowns(cluster)),
         needed_unknown=bool(unread),
