@@ -49,7 +49,9 @@ typedef struct {
     Py_ssize_t word_count, dull_count;
     bool begins_word[256];
     uint64_t *learned, *spare;
-    /* Of the part that was sifted last: */
+    /* Of the part that was sifted last; its text is kept as long: */
+    PyObject *data;
+    Py_ssize_t start;
     Line *lines;
     size_t line_count, line_room, hash_count;
     uint32_t *slots; /* by hash, the number of the first line that has it, and 1 more */
@@ -304,9 +306,10 @@ static int link_lines(Sieve *self) {
 
 static int add_row(const Sieve *self, PyObject *rows, size_t number) {
     const Line *line = &self->lines[number];
-    unsigned long long begin = number ? line[-1].end + 1ULL : 0;
-    PyObject *row = Py_BuildValue("KKKK", (unsigned long long)number, begin,
-                                  (unsigned long long)line->end, (unsigned long long)line->hash);
+    size_t begin = number ? line[-1].end + (size_t)1 : 0;
+    const char *text = PyBytes_AsString(self->data) + self->start;
+    PyObject *row = Py_BuildValue("Ky#K", (unsigned long long)number, text + begin,
+                                  (Py_ssize_t)(line->end - begin), (unsigned long long)line->hash);
     int failed = row ? PyList_Append(rows, row) : -1;
     Py_XDECREF(row);
     return failed;
@@ -335,23 +338,28 @@ static int add_kept(Sieve *self, PyObject *rows) {
 
 static PyObject *sieve_sift(PyObject *object, PyObject *args) {
     Sieve *self = (Sieve *)object;
-    Py_buffer data;
+    PyObject *data;
     Py_ssize_t start, stop;
     int prefixed;
-    if (!PyArg_ParseTuple(args, "y*nnp:sift", &data, &start, &stop, &prefixed)) {
+    if (!PyArg_ParseTuple(args, "Snnp:sift", &data, &start, &stop, &prefixed)) {
         return NULL;
     }
-    PyObject *rows = NULL;
-    if (start < 0 || stop < start || stop > data.len || stop - start >= UINT32_MAX) {
+    if (start < 0 || stop < start || stop > PyBytes_Size(data) || stop - start >= UINT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "no such part of the data, or it is too large");
-    } else if (!find_lines(self, (const char *)data.buf + start, (size_t)(stop - start),
-                           prefixed)) {
-        rows = PyList_New(0);
-        if (rows && add_kept(self, rows) < 0) {
-            Py_CLEAR(rows);
-        }
+        return NULL;
     }
-    PyBuffer_Release(&data);
+    const char *text = PyBytes_AsString(data) + start;
+    PyObject *before = self->data;
+    self->data = Py_NewRef(data);
+    self->start = start;
+    Py_XDECREF(before);
+    if (find_lines(self, text, (size_t)(stop - start), prefixed) < 0) {
+        return NULL;
+    }
+    PyObject *rows = PyList_New(0);
+    if (rows && add_kept(self, rows) < 0) {
+        Py_CLEAR(rows);
+    }
     return rows ? Py_BuildValue("nN", (Py_ssize_t)self->line_count, rows) : NULL;
 }
 
@@ -477,6 +485,7 @@ static void sieve_dealloc(PyObject *object) {
     PyMem_Free(self->lines);
     PyMem_Free(self->spare);
     PyMem_Free(self->learned);
+    Py_XDECREF(self->data);
     Py_XDECREF(self->dull_words);
     Py_XDECREF(self->words);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);

@@ -1,6 +1,6 @@
 from collections.abc import Iterable
 
-Row = tuple[int, int, int, int]
+Row = tuple[int, bytes, int]
 
 class Sieve:
     def __new__(cls, words: tuple[bytes, ...], dull: tuple[bytes, ...], /) -> Sieve: ...

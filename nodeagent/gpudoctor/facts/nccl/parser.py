@@ -153,17 +153,15 @@ class Parser:
 
     def _read_sifted(self, through: Sieve, part: Part) -> int:
         """Read what the sieve lets through of a part; return how many lines it has."""
-        data, start, stop = part
         sifted = Sifted(through, part, prefixed=self._is_prefixed)
         first = self._number + 1
         source, at, usual = self._source, self._at, self.book.communicators.read_usual
         called = self._speakers.called
-        connected, told = self._told(sifted, data, start)
+        connected, told = self._told(sifted)
         learned: dict[int, None] = {}
         unlike: set[int] = set()
-        for line, begin, end, its_hash in sifted.rows():
+        for line, text, its_hash in sifted.rows():
             if its_hash:
-                text = data[start + begin : start + end]
                 process = self._connected(first + line, text, connected.get(line))
                 if process is None:
                     if its_hash not in unlike:
@@ -177,15 +175,14 @@ class Parser:
                 said = next(told)
                 process = called(said[0], said[1]) if said[0] else None
                 if process is not None and said[-1]:
-                    at(source, first + line, data[start + begin : start + end])
+                    at(source, first + line, text)
                 if process is not None and usual(process, said):
                     if not process.is_remapped:
                         continue
                     self._hear_again(process)
                 else:
-                    text = data[start + begin : start + end]
                     if reports.begins(text):
-                        self._read_reports(data[start:stop])
+                        self._read_reports(part.data[part.start : part.stop])
                     self._take(first + line, text)
             if self._again:
                 # Twice the same channel line does no harm.
@@ -197,15 +194,13 @@ class Parser:
         return sifted.count
 
     def _told(
-        self, sifted: Sifted, data: bytes, start: int
+        self, sifted: Sifted
     ) -> tuple[dict[int, channels.Said], Iterator[communicators.Said]]:
         """What the lines to be read say that have a usual form, for all together: of channels by
         the line's index, of communicators for one line without a hash after the other.
         """
-        hashed: list[bytes] = []
-        others: list[bytes] = []
-        for _, begin, end, its_hash in sifted.kept:
-            (hashed if its_hash else others).append(data[start + begin : start + end])
+        hashed = [text for _, text, its_hash in sifted.kept if its_hash]
+        others = [text for _, text, its_hash in sifted.kept if not its_hash]
         if self._is_prefixed:
             hashed, others = list(map(without_prefix, hashed)), list(map(without_prefix, others))
         indexes = (row[0] for row in sifted.kept if row[-1])

@@ -45,8 +45,8 @@ class Sifted:
     def __init__(self, through: Sieve, part: Part, *, prefixed: bool) -> None:
         self._sieve = through
         self.count, self.kept = through.sift(part.data, part.start, part.stop, prefixed)
-        """How many lines the part has; and index, begin, end and hash (0 if it has none) of those
-        that are to be read, in their order, the places counted from the part's start.
+        """How many lines the part has; and index, text and hash (0 if it has none) of those that
+        are to be read, in their order.
         """
         self._added: list[Row] = []
 
