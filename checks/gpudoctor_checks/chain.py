@@ -18,6 +18,7 @@ from gpudoctor_checks import supply
 
 FAILING = ("crash", "image", "create", "exit")
 _SHOWN = 3
+_SHOWN_CHARS = 200
 
 
 class Surroundings(Protocol):
@@ -71,6 +72,15 @@ def plugin_state(around: Surroundings, nodes: list[Node]) -> str:
     if len(running) < len(nodes):
         without = [node for node in nodes if node not in running]
         return f"The device plugin has no pod on {supply.names(without)}."
+    held = [
+        event
+        for plugin in plugins
+        for node in nodes
+        if (pod := plugin.on(node.name)) and (event := plugin.holds(pod))
+    ]
+    if held:
+        said = " ".join(held[0].message.split())
+        return f"The device plugin has a pod there, which does not start: {said[:_SHOWN_CHARS]}"
     return "The device plugin has a pod there, which has not registered its devices."
 
 
@@ -81,6 +91,8 @@ def plugin_evidence(around: Surroundings, nodes: list[Node], resource: str) -> I
             pod = plugin.on(node.name)
             if pod is not None:
                 yield from _state_evidence(pod)
+                if event := plugin.holds(pod):
+                    yield Evidence(event.path, f"{event.reason} (x{event.count})", event.message)
                 said = [x for x in around.component_lines if x.pod == pod.subject]
                 yield from (x.evidence for x in said if x.line.kind in _PLUGIN_LINES)
             elif plugin.daemon_set is not None:

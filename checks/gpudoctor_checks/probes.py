@@ -68,6 +68,8 @@ def liveness_kills(situation: PodSituation) -> Iterator[Result]:
             *(Evidence(event.path, event.reason, event.message) for event in unhealthy[-1:]),
             *(line.evidence for line in situation.lines_of("loading-model")[-1:]),
             values={"container": status.name, "pod": pod.meta.short},
+            # What the probe saw is not known without: it may be asked the wrong way.
+            certainty=Certainty.CERTAIN if unhealthy else Certainty.LIKELY,
             fix=f"Add to container {status.name} a startupProbe with the liveness probe's check, "
             "periodSeconds: 10 and failureThreshold: 180 (30 min); liveness waits until it passes.",
         )

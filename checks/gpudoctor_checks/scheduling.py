@@ -35,6 +35,7 @@ _ONLY_SCHEDULER_KNOWS = (
     ("pod affinity rules", "pod-affinity-unsatisfied"),
     ("pod affinity/anti-affinity", "pod-affinity-unsatisfied"),
     ("free ports for the requested pod ports", "host-port-taken"),
+    ("exceed max volume count", "non-gpu-resource-exhausted"),
 )
 
 
@@ -507,7 +508,7 @@ def scheduler_knows(situation: PodSituation) -> Iterator[Result]:
             ),
             *(_unbound(situation) if name == "volume-unbound" else ()),
             *_offers(situation, open_nodes),
-            values={"pod": situation.pod.meta.short},
+            values={"pod": situation.pod.meta.short, "resource": "volumes that can be attached"},
             related=(situation.subject, *supply.subjects(nodes)),
             certainty=Certainty.CERTAIN if nodes or not gpus else Certainty.LIKELY,
             leans_on=("Node",),

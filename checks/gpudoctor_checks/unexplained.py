@@ -26,6 +26,11 @@ _HOOK = "PostStartHookError"
 _SHOWN = 3
 _OTHERWISE = ("OOMKilled", "ContainerStatusUnknown")
 _SENT_SIGNALS = {137: "SIGKILL", 143: "SIGTERM"}
+_OWN_SIGNALS = {
+    132: "an instruction that this CPU does not have (SIGILL)",
+    134: "abort (SIGABRT)",
+    139: "a segmentation fault (SIGSEGV)",
+}
 # runc and crun, when the image does not have what the container is to run, or not executable.
 _OWN_COMMAND = (
     r"(?is)(?:exec:? |executable file )[`'\"]?[^`'\"]+[`'\"]?:? .*"
@@ -182,7 +187,7 @@ def _application_error(
 ) -> Draft:
     pod = situation.pod
     lines = [line for line in situation.lines_of("python-error") if line.container == status.name]
-    signal = {139: "a segmentation fault (SIGSEGV)", 134: "abort (SIGABRT)"}.get(end.exit_code or 0)
+    signal = _OWN_SIGNALS.get(end.exit_code or 0)
     how = f"with {signal}" if signal else f"with exit code {end.exit_code}"
     special = _special(situation, status, end)
     last = lines[-1].line.text if lines else ""

@@ -53,6 +53,21 @@ class TestNotAdvertised:
         assert "No device plugin is among the objects read." in found.detail
         assert found.title == "nvidia.com/gpu is not advertised by gpu-1"
 
+    def test_what_keeps_the_plugin_from_starting(self) -> None:
+        plugin = k8s.daemon_pod()
+        plugin["status"] = {"phase": "Pending", "containerStatuses": []}
+        said = 'MountVolume.SetUp failed for volume "c" : configmap "c" not found'
+        event = k8s.event(plugin, "FailedMount", said, component="kubelet")
+        found = finding_of(ask(waiting(), bare(), k8s.daemon(), plugin, event), self.NAME)
+        assert "does not start: MountVolume.SetUp failed" in found.detail
+        assert f"Event/{PLUGIN} FailedMount (x3) {said}" in shown(found).splitlines()
+        other = k8s.event(plugin, "Pulling", said, component="kubelet")
+        found = finding_of(ask(waiting(), bare(), k8s.daemon(), plugin, other), self.NAME)
+        assert "has not registered its devices" in found.detail
+        started = k8s.daemon_pod()
+        found = finding_of(ask(waiting(), bare(), k8s.daemon(), started, event), self.NAME)
+        assert said not in shown(found)
+
     def test_hardware_by_the_type_of_the_machine(self) -> None:
         node = k8s.node(allocatable={}, labels={"node.kubernetes.io/instance-type": "g5.xlarge"})
         assert ask(waiting(), node).roots == (self.NAME,)

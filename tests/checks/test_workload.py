@@ -832,6 +832,7 @@ class TestUnexplained:
         ("code", "words"),
         [
             (139, "with a segmentation fault (SIGSEGV)"),
+            (132, "with an instruction that this CPU does not have (SIGILL)"),
             (134, "with abort (SIGABRT)"),
             (2, "with exit code 2"),
         ],

@@ -7,13 +7,13 @@ since every installer names them differently.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 import msgspec
 
 from gpudoctor.facts.kubernetes.cluster import Cluster
-from gpudoctor.facts.kubernetes.model import ContainerStatus, DaemonSet, Meta, Pod
+from gpudoctor.facts.kubernetes.model import ContainerStatus, DaemonSet, Event, Meta, Pod
 from gpudoctor.report import Subject
 
 
@@ -91,13 +91,17 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class Component(msgspec.Struct, frozen=True):
-    """A component: its DaemonSet if the input has it, and the pods of it that the input has."""
+    """A component: its DaemonSet if the input has it, and the pods of it that the input has.
+
+    `held` is what was last said about each of those that have not started, such as of a volume.
+    """
 
     role: Role
     meta: Meta
     daemon_set: DaemonSet | None
     pods: tuple[Pod, ...]
     words: str
+    held: tuple[Event, ...] = ()
 
     @property
     def subject(self) -> Subject:
@@ -107,6 +111,10 @@ class Component(msgspec.Struct, frozen=True):
     def on(self, node: str) -> Pod | None:
         """Return its pod on that node."""
         return next((pod for pod in self.pods if pod.node == node), None)
+
+    def holds(self, pod: Pod) -> Event | None:
+        """Return what keeps its pod from starting, None where nothing is said."""
+        return next((event for event in self.held if event.about == pod.subject), None)
 
     def serves(self, resource: str) -> bool:
         """Whether its vendor is that of the resource; True where either is not clear."""
@@ -141,7 +149,8 @@ def read(cluster: Cluster) -> tuple[Component, ...]:
                     daemon_set.meta.namespace or "default", f"DaemonSet/{daemon_set.meta.name}"
                 )
             )
-            found.append(Component(role, daemon_set.meta, daemon_set, pods, words))
+            held = tuple(_held(cluster, pods))
+            found.append(Component(role, daemon_set.meta, daemon_set, pods, words, held))
     known = {pod.meta.short for component in found for pod in component.pods}
     found += _loose(cluster, known)
     return tuple(found)
@@ -159,7 +168,16 @@ def _loose(cluster: Cluster, known: set[str]) -> Iterable[Component]:
         role = role_of(words)
         # A pod that itself asks for devices is a workload, whatever it is called.
         if role is not None and not any("/" in resource for resource in pod.requests):
-            yield Component(role, pod.meta, None, (pod,), words)
+            yield Component(role, pod.meta, None, (pod,), words, tuple(_held(cluster, (pod,))))
+
+
+def _held(cluster: Cluster, pods: Iterable[Pod]) -> Iterator[Event]:
+    for pod in pods:
+        if pod.phase != "Pending" or any(status.has_run for status in pod.statuses):
+            continue
+        events = cluster.events_of("Pod", pod.meta.name, pod.meta.namespace, pod.meta.uid)
+        said = [event for event in events if event.reason in _HOLDS]
+        yield from said[-1:]
 
 
 def _words(pod: Pod) -> str:
@@ -176,6 +194,7 @@ def troubles(pod: Pod) -> tuple[Trouble, ...]:
     return tuple(found for status in pod.statuses if (found := _trouble(pod, status)) is not None)
 
 
+_HOLDS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 _CREATE_REASONS = ("CreateContainerError", "CreateContainerConfigError", "RunContainerError")
 _HOOK_REASONS = ("PostStartHookError", "PreCreateHookError", "PreStartHookError")
