@@ -14,7 +14,6 @@ from gpudoctor.facts.kubernetes import (
     dra,
     fields,
     health,
-    job_end,
     parse,
     placement,
     pod_adapters,
@@ -133,6 +132,8 @@ def read_refused(source: Input, kind: str, name: str, namespace: str | None) -> 
     """Read what is said about a pod, or the pods of a job, that could not be made, if anything."""
     about = None
     if kind != "Pod":
+        from gpudoctor.facts.kubernetes import job_end  # imported late: most jobs have pods
+
         job = queues.find_job(source.cluster, kind, name, namespace)
         if job is not None and (end := job_end.read(job)) is not None and end.well:
             return None  # what it was refused, it was given since
@@ -351,6 +352,8 @@ def _read_job_without_pods(source: Input, kind: str, name: str, namespace: str |
     job = queues.find_job(cluster, kind, name, namespace)
     if job is None and not cluster.scope.denied:
         raise InputError(f"no pod of {kind} {name} is in the input")
+    from gpudoctor.facts.kubernetes import job_end  # imported late: most jobs have pods
+
     ended = job_end.read(job) if job else None
     held = queues.read_job(cluster, job) if job and ended is None else None
     unread = []

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpudoctor.facts.kubernetes import fields, kueue, parse, yunikorn
+from gpudoctor.facts.kubernetes import fields, kueue, parse
 from gpudoctor.facts.kubernetes.cluster import Cluster
 from gpudoctor.facts.kubernetes.fields import JsonObject
 from gpudoctor.facts.kubernetes.kueue import Kueue
 from gpudoctor.facts.kubernetes.model import Meta, Pod, Scope
 from gpudoctor.facts.kubernetes.situation import PodSituation
-from gpudoctor.facts.kubernetes.yunikorn import QuotaWait
 from gpudoctor.report import Evidence, Subject
 from gpudoctor.sources.kubernetes import jobs
 
 if TYPE_CHECKING:
     from gpudoctor.facts.kubernetes.gangs import Gang
+    from gpudoctor.facts.kubernetes.yunikorn import QuotaWait
 
 # Labels by which a pod tells what it comes from, where the owners are not in the input.
 _OWNER_LABELS = {
@@ -27,6 +27,7 @@ _OWNER_LABELS = {
     "ray.io/originated-from-cr-name": ("RayJob", "RayService", "RayCluster"),
 }
 _MAX_OWNERS = 8
+_YUNIKORN = "yunikorn"
 
 
 class Preemption(msgspec.Struct, frozen=True):
@@ -68,7 +69,7 @@ def read(cluster: Cluster, situation: PodSituation) -> QueueSituation | None:
         held=held,
         kueue=None if ended_well else kueue.read_pod(cluster, pod, ancestors(cluster, pod.meta)),
         gang=_gang(cluster, situation) if held else None,
-        yunikorn=yunikorn.waits(situation.events) if held else None,
+        yunikorn=_yunikorn(situation) if held else None,
         preemption=None if ended_well else _preemption(situation),
         nodes_missing=situation.nodes_missing,
         said=failure.evidence if failure else None,
@@ -83,6 +84,14 @@ def _gang(cluster: Cluster, situation: PodSituation) -> Gang | None:
     from gpudoctor.facts.kubernetes import gangs  # imported late: most pods have a node
 
     return gangs.read(cluster, situation)
+
+
+def _yunikorn(situation: PodSituation) -> QuotaWait | None:
+    if situation.pod.scheduler != _YUNIKORN:
+        return None
+    from gpudoctor.facts.kubernetes import yunikorn  # imported late: few pods are of it
+
+    return yunikorn.waits(situation.events)
 
 
 def find_job(cluster: Cluster, kind: str, name: str, namespace: str | None) -> JsonObject | None:

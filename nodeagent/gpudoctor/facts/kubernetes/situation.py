@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +16,6 @@ from gpudoctor.facts.kubernetes import (
     placement,
     pod_log,
     quotas,
-    refusals,
     resources,
     scheduler_message,
 )
@@ -28,11 +28,13 @@ from gpudoctor.facts.kubernetes.networks import Attachment, NetworkDefinition
 from gpudoctor.facts.kubernetes.placement import NodeFit
 from gpudoctor.facts.kubernetes.pod_log import LogLine
 from gpudoctor.facts.kubernetes.quotas import ResourceQuota
-from gpudoctor.facts.kubernetes.refusals import Refusal
 from gpudoctor.facts.kubernetes.scheduler_message import SchedulerMessage
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.report import PREVIOUS, Evidence, Subject
 from gpudoctor.sources.kubernetes import jobs
+
+if TYPE_CHECKING:
+    from gpudoctor.facts.kubernetes.refusals import Refusal
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 _DRA = "resource.k8s.io"
@@ -276,9 +278,13 @@ def read_refused(
 
     What a job makes to make its pods, such as a JobSet's Jobs, begins with its name.
     """
+    from gpudoctor.facts.kubernetes import refusals  # imported late: most pods exist
+
+    group = jobs.OWNER_GROUPS.get(job.kind, "") if job else ""
+    obj = cluster.one(group, job.kind, job.name, job.namespace) if job else None
     said = [
         *refusals.of_events(event for event in cluster.events if refusals.is_about_making(event)),
-        *(_lasting(cluster, job) if job else ()),
+        *(refusals.lasting(obj) if obj else ()),
     ]
     said = [
         one
@@ -294,13 +300,6 @@ def read_refused(
         refusals=tuple(one for one in said if one.about.namespace == where),
         quotas=quotas.read(cluster.of_kind("", "ResourceQuota"), where),
     )
-
-
-def _lasting(cluster: Cluster, owner: Subject) -> Iterable[Refusal]:
-    """What the object that makes pods says of itself, where the input has it."""
-    group = jobs.OWNER_GROUPS.get(owner.kind, "")
-    obj = cluster.one(group, owner.kind, owner.name, owner.namespace)
-    return refusals.lasting(obj) if obj else ()
 
 
 def _others(cluster: Cluster, node: str, pod: Pod) -> list[Occupant]:
@@ -348,11 +347,17 @@ def _owner_refusals(cluster: Cluster, pod: Pod, events: tuple[Event, ...]) -> tu
     if pod.meta.owner is None:
         return ()
     kind, _, name = pod.meta.owner.partition("/")
+    failed = [event for event in events if "Failed" in event.reason]
+    owner = cluster.one(jobs.OWNER_GROUPS.get(kind, ""), kind, name, pod.meta.namespace)
+    if not failed and owner is None:
+        return ()
+    from gpudoctor.facts.kubernetes import refusals  # imported late: most owners are content
+
     made = max((e.seen for e in events if e.seen and e.reason.startswith(_MADE)), default=None)
-    said = refusals.of_events(event for event in events if "Failed" in event.reason)
+    said = refusals.of_events(failed)
     return (
         *(one for one in said if made is None or one.seen is None or one.seen >= made),
-        *_lasting(cluster, Subject(kind, name, pod.meta.namespace)),
+        *(refusals.lasting(owner) if owner else ()),
     )
 
 
