@@ -50,7 +50,12 @@ def not_advertised(situation: PodSituation) -> Iterator[Result]:
             *supply.failure_evidence(situation),
             values={"resource": resource, "nodes": supply.names(nodes)},
             related=(situation.subject, *supply.subjects(nodes)),
-            leans_on=("Node", "Pod", "DaemonSet"),
+            # Where a DRA driver runs, a class may offer what the node does not show.
+            leans_on=(
+                *("Node", "Pod", "DaemonSet"),
+                *(["DeviceClass"] if any(n.name in situation.sliced for n in nodes) else []),
+                *(["ResourceSlice"] if resource in situation.by_class else []),
+            ),
         )
 
 

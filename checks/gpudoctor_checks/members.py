@@ -17,7 +17,7 @@ from gpudoctor.facts.kubernetes.model import Container, ContainerStatus, Pod
 from gpudoctor.facts.kubernetes.model import State as ContainerState
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Blame, Certainty, Evidence, Severity, Unknown
-from gpudoctor.sources.kubernetes import jobs
+from gpudoctor.sources import jobs
 from gpudoctor_checks import supply
 from gpudoctor_checks.workload import end_text, ended
 

@@ -120,7 +120,7 @@ def broken(situation: PodSituation, resource: str) -> list[NodeFit]:
         if may_enter(fit)
         and has_hardware(fit.node, resource)
         and not offers_vendor(fit.node, resource)
-        and fit.node.name not in situation.by_claims.get(resource, ())
+        and not (resource in situation.by_class and fit.node.name in situation.sliced)
         and fit.node.has_status
     ]
 

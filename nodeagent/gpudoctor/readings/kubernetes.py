@@ -35,9 +35,8 @@ from gpudoctor.facts.node.cuda_stack import CudaStack
 from gpudoctor.publish.names import DIAGNOSIS, GROUP, is_ours
 from gpudoctor.readings import Reading
 from gpudoctor.report import ALL_GPU_PODS, Certainty, ReportSubject, Subject, Unknown
-from gpudoctor.sources import recorded
+from gpudoctor.sources import jobs, recorded
 from gpudoctor.sources.bundle import Bundle
-from gpudoctor.sources.kubernetes import jobs
 
 if TYPE_CHECKING:
     from gpudoctor.readings.host_facts import HostFacts

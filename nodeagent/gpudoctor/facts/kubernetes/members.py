@@ -21,9 +21,9 @@ from gpudoctor.facts.kubernetes.fields import JsonObject
 from gpudoctor.facts.kubernetes.membership import Membership
 from gpudoctor.facts.kubernetes.model import Condition, Pod
 from gpudoctor.report import Evidence, Subject
+from gpudoctor.sources import jobs
 from gpudoctor.sources.bundle import MEMBERS
-from gpudoctor.sources.kubernetes import jobs
-from gpudoctor.sources.kubernetes.jobs import JobLabel
+from gpudoctor.sources.jobs import JobLabel
 
 _ROLES = ("training.kubeflow.org/replica-type", "training.kubeflow.org/job-role")
 _JOBSET_PART = "jobset.sigs.k8s.io/replicatedjob-name"

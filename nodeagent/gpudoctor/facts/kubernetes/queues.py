@@ -13,7 +13,7 @@ from gpudoctor.facts.kubernetes.kueue import Kueue
 from gpudoctor.facts.kubernetes.model import Meta, Pod, Scope
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.report import Evidence, Subject
-from gpudoctor.sources.kubernetes import jobs
+from gpudoctor.sources import jobs
 
 if TYPE_CHECKING:
     from gpudoctor.facts.kubernetes.gangs import Gang

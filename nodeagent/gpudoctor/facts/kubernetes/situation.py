@@ -31,7 +31,7 @@ from gpudoctor.facts.kubernetes.quotas import ResourceQuota
 from gpudoctor.facts.kubernetes.scheduler_message import SchedulerMessage
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.report import PREVIOUS, Evidence, Subject
-from gpudoctor.sources.kubernetes import jobs
+from gpudoctor.sources import jobs
 
 if TYPE_CHECKING:
     from gpudoctor.facts.kubernetes.refusals import Refusal
@@ -75,8 +75,8 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     `held_unhealthy` are the cluster's unhealthy devices that pods hold (empty for a bound pod).
     `nccl` is what NCCL said in the logs of the pod and its peers, None if they hold no line of it.
     `membership` counts the members of a job of a fixed size, None for any other pod.
-    `by_claims` are the resources that a DeviceClass offers, each with the nodes that have slices:
-    those need no device plugin for them.
+    `by_class` are the resources that a DeviceClass offers, `sliced` the nodes that have
+    ResourceSlices: those need no device plugin for them. Both are empty for a bound pod.
     """
 
     pod: Pod
@@ -105,7 +105,8 @@ class PodSituation(msgspec.Struct, frozen=True, kw_only=True):
     nccl: NcclLog | None = None
     membership: Membership | None = None
     volume_claims: tuple[VolumeClaim, ...] = ()
-    by_claims: dict[str, frozenset[str]] = {}
+    by_class: frozenset[str] = frozenset()
+    sliced: frozenset[str] = frozenset()
     scope: Scope = Scope()
     now: datetime | None = None
 
@@ -236,7 +237,8 @@ def read(
         nccl=_nccl_of(pod, node, job_log or read_nccl((pod, *peers), logs)),
         membership=_membership(cluster, pod, peers),
         volume_claims=_volume_claims(cluster, pod),
-        by_claims={} if pod.node else _by_claims(cluster, pod),
+        by_class=frozenset() if pod.node else _by_class(cluster),
+        sliced=frozenset() if pod.node else _sliced(cluster),
         scope=cluster.scope,
         now=cluster.now,
     )
@@ -250,17 +252,15 @@ def _volume_claims(cluster: Cluster, pod: Pod) -> tuple[VolumeClaim, ...]:
     return volume_claims.read(cluster, pod)
 
 
-def _by_claims(cluster: Cluster, pod: Pod) -> dict[str, frozenset[str]]:
-    offered = {
-        fields.text(obj, "spec", "extendedResourceName")
-        for obj in cluster.of_kind(_DRA, "DeviceClass")
-    }
-    wanted = [resource for resource in pod.requests if resource in offered]
-    if not wanted:
-        return {}
+def _by_class(cluster: Cluster) -> frozenset[str]:
+    classes = cluster.of_kind(_DRA, "DeviceClass")
+    names = (fields.text(one, "spec", "extendedResourceName") for one in classes)
+    return frozenset(name for name in names if name)
+
+
+def _sliced(cluster: Cluster) -> frozenset[str]:
     slices = cluster.of_kind(_DRA, "ResourceSlice")
-    nodes = frozenset(name for one in slices if (name := fields.text(one, "spec", "nodeName")))
-    return dict.fromkeys(wanted, nodes)
+    return frozenset(name for one in slices if (name := fields.text(one, "spec", "nodeName")))
 
 
 def _membership(cluster: Cluster, pod: Pod, peers: tuple[Pod, ...]) -> Membership | None:

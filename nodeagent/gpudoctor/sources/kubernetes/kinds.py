@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from gpudoctor.publish import names
+from gpudoctor.sources.jobs import JobKind
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -84,11 +85,17 @@ VOLCANO_JOB = Kind("Job", "jobs", "batch.volcano.sh", ("v1alpha1",))
 JOBS = {
     kind.name.lower(): kind
     for kind in (
-        JOB, STATEFUL_SET, JOB_SET, TRAIN_JOB, PYTORCH_JOB, TF_JOB, MPI_JOB, XGBOOST_JOB,
+        JOB, STATEFUL_SET, JOB_SET, TRAIN_JOB, PYTORCH_JOB, MPI_JOB, TF_JOB, XGBOOST_JOB,
         PADDLE_JOB, JAX_JOB, RAY_CLUSTER, RAY_JOB, LEADER_WORKER_SET,
     )
 } | {"vcjob": VOLCANO_JOB}  # fmt: skip
-"""What `--job KIND/NAME` may name, in lower case: objects that make the pods of a job."""
+"""Where each of `jobs.KINDS` is served, by the same names."""
+
+
+def of_job(job: JobKind) -> Kind:
+    """Return where a kind of job is served."""
+    return next(kind for kind in JOBS.values() if (kind.name, kind.group) == (job.name, job.group))
+
 
 LEASE = Kind("Lease", "leases", "coordination.k8s.io")
 DIAGNOSIS = Kind(names.DIAGNOSIS, names.DIAGNOSES, names.GROUP, (names.VERSION,))

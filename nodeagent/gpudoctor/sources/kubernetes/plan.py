@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from gpudoctor.publish import names
+from gpudoctor.sources import jobs
 from gpudoctor.sources.bundle import MEMBERS
-from gpudoctor.sources.kubernetes import jobs, kinds
+from gpudoctor.sources.kubernetes import kinds
 from gpudoctor.sources.kubernetes.client import LOG_PERMISSION, permission
 from gpudoctor.sources.kubernetes.kinds import Kind
 from gpudoctor.sources.kubernetes.views import (
@@ -302,7 +303,7 @@ def job_of(pod: PodView) -> Iterator[Step]:
     for known in jobs.LABELS:
         kind = known.kind_of(labels, pod.metadata.owner or "")
         if known.label in labels and kind is not None:
-            yield Get(kind, labels[known.label], namespace, settles=False)
+            yield Get(kinds.of_job(kind), labels[known.label], namespace, settles=False)
             yield List(kinds.RESOURCE_QUOTA, namespace)
             return
 

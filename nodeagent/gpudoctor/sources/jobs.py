@@ -12,8 +12,40 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gpudoctor.sources.kubernetes import kinds
-from gpudoctor.sources.kubernetes.kinds import Kind
+
+class JobKind(msgspec.Struct, frozen=True):
+    """A kind of object that makes the pods of a job, by its API group, since Job is two."""
+
+    name: str
+    group: str
+
+
+_KUBEFLOW_GROUP, _RAY_GROUP = "kubeflow.org", "ray.io"
+_JOB = JobKind("Job", "batch")
+_VOLCANO_JOB = JobKind("Job", "batch.volcano.sh")
+_JOB_SET = JobKind("JobSet", "jobset.x-k8s.io")
+_TRAIN_JOB = JobKind("TrainJob", "trainer.kubeflow.org")
+_LEADER_WORKER_SET = JobKind("LeaderWorkerSet", "leaderworkerset.x-k8s.io")
+_RAY_CLUSTER = JobKind("RayCluster", _RAY_GROUP)
+_OF_KUBEFLOW = tuple(
+    JobKind(name, _KUBEFLOW_GROUP)
+    for name in ("PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")
+)
+
+KINDS = {
+    kind.name.lower(): kind
+    for kind in (
+        _JOB,
+        JobKind("StatefulSet", "apps"),
+        _JOB_SET,
+        _TRAIN_JOB,
+        *_OF_KUBEFLOW,
+        _RAY_CLUSTER,
+        JobKind("RayJob", _RAY_GROUP),
+        _LEADER_WORKER_SET,
+    )
+} | {"vcjob": _VOLCANO_JOB}
+"""What `--job KIND/NAME` may name, in lower case."""
 
 _OPERATOR = "training.kubeflow.org/operator-name"
 _MPI_OPERATOR = "mpi-operator"
@@ -28,11 +60,11 @@ class JobLabel(msgspec.Struct, frozen=True):
     """
 
     label: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[JobKind, ...]
     sized: bool = True
-    wrapped_by: tuple[Kind, ...] = ()
+    wrapped_by: tuple[JobKind, ...] = ()
 
-    def kind_of(self, labels: Mapping[str, str], owner: str) -> Kind | None:
+    def kind_of(self, labels: Mapping[str, str], owner: str) -> JobKind | None:
         """Return the kind of the job of a pod with these labels that `owner` (Kind/name) made.
 
         None where several kinds use the label and nothing says which it is.
@@ -44,37 +76,23 @@ class JobLabel(msgspec.Struct, frozen=True):
         return told[0] if told else (self.kinds[0] if len(self.kinds) == 1 else None)
 
 
-JOB_SET = JobLabel(
-    "jobset.sigs.k8s.io/jobset-name", (kinds.JOB_SET,), wrapped_by=(kinds.TRAIN_JOB,)
-)
-KUBEFLOW = JobLabel(
-    "training.kubeflow.org/job-name",
-    (
-        kinds.PYTORCH_JOB,
-        kinds.MPI_JOB,
-        kinds.TF_JOB,
-        kinds.XGBOOST_JOB,
-        kinds.PADDLE_JOB,
-        kinds.JAX_JOB,
-    ),
-)
-VOLCANO = JobLabel("volcano.sh/job-name", (kinds.VOLCANO_JOB,))
-LEADER_WORKER_SET = JobLabel(
-    "leaderworkerset.sigs.k8s.io/name", (kinds.LEADER_WORKER_SET,), sized=False
-)
-RAY = JobLabel("ray.io/cluster", (kinds.RAY_CLUSTER,))
+JOB_SET = JobLabel("jobset.sigs.k8s.io/jobset-name", (_JOB_SET,), wrapped_by=(_TRAIN_JOB,))
+KUBEFLOW = JobLabel("training.kubeflow.org/job-name", _OF_KUBEFLOW)
+VOLCANO = JobLabel("volcano.sh/job-name", (_VOLCANO_JOB,))
+LEADER_WORKER_SET = JobLabel("leaderworkerset.sigs.k8s.io/name", (_LEADER_WORKER_SET,), sized=False)
+RAY = JobLabel("ray.io/cluster", (_RAY_CLUSTER,))
 KUEUE_GROUP = JobLabel("kueue.x-k8s.io/pod-group-name", (), sized=False)
-BATCH = JobLabel("batch.kubernetes.io/job-name", (kinds.JOB,), sized=False)
-OLD_BATCH = JobLabel("job-name", (kinds.JOB,), sized=False)
+BATCH = JobLabel("batch.kubernetes.io/job-name", (_JOB,), sized=False)
+OLD_BATCH = JobLabel("job-name", (_JOB,), sized=False)
 
 LABELS = (JOB_SET, KUBEFLOW, VOLCANO, LEADER_WORKER_SET, RAY, KUEUE_GROUP, BATCH, OLD_BATCH)
 """The widest group first: a JobSet's pods are those of its Jobs, too."""
 
 OWNER_GROUPS = {
-    **{kind.name: kind.group for name, kind in kinds.JOBS.items() if name == kind.name.lower()},
+    **{kind.name: kind.group for name, kind in KINDS.items() if name == kind.name.lower()},
     "ReplicaSet": "apps",
     "Deployment": "apps",
-    "RayService": "ray.io",
+    "RayService": _RAY_GROUP,
     "AppWrapper": "workload.codeflare.dev",
 }
 """The API group of each kind that can own pods: owner references are kept as Kind/name."""
@@ -82,5 +100,5 @@ OWNER_GROUPS = {
 
 def labels_of(kind: str) -> tuple[str, ...]:
     """Return the labels by which pods name a job of the kind that `--job` gives, in any case."""
-    wanted = kinds.JOBS.get(kind.lower())
+    wanted = KINDS.get(kind.lower())
     return tuple(one.label for one in LABELS if wanted in (*one.kinds, *one.wrapped_by))
