@@ -7,6 +7,7 @@ may enter nodes with its GPUs is judged on those alone: what other pools refuse 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
@@ -22,6 +23,7 @@ from gpudoctor_checks.sharing import is_renamed_product
 CHECKS = CheckSet()
 
 _SHOWN = 4
+_SHOWN_CHARS, _TITLE_CHARS = 240, 100
 _NO_NODES = "no nodes available to schedule pods"
 _ONLY_SCHEDULER_KNOWS = (
     ("volume node affinity conflict", "volume-affinity-conflict"),
@@ -526,6 +528,42 @@ def _unbound(situation: PodSituation) -> Iterator[Evidence]:
                 said = claim.said
                 path = f"{said.reason} (x{said.count})"
                 yield Evidence(str(said.about), path, said.message)
+
+
+_SCHEDULER_ERROR = "SchedulerError"
+_FAILED_TO_LOOK = (
+    r"(?i)extender|\bPost \"?https?://|running \w+ plugin \"(?!Coscheduling)|binding rejected"
+)
+
+
+@CHECKS.check(PodSituation)
+def scheduler_fails(situation: PodSituation) -> Iterator[Result]:
+    """The scheduler failed while it looked: it has refused nothing."""
+    failure, pod = situation.failure, situation.pod
+    refused = pod.condition("PodScheduled")
+    if failure is None or refused is None or not supply.is_waiting_for_a_node(situation):
+        return
+    # Reasons of nodes are an answer, whatever the condition calls it.
+    said = " ".join(failure.raw.split())
+    if failure.message.nodes is not None or refused.reason != _SCHEDULER_ERROR:
+        return
+    known = re.search(_FAILED_TO_LOOK, said)
+    yield finding(
+        "scheduler-error",
+        pod.subject,
+        f"Scheduler {failure.scheduler} failed while it looked for a node, so no node has refused "
+        f"the pod: {said[:_SHOWN_CHARS]}",
+        failure.evidence,
+        Evidence(
+            pod.meta.path, "status.conditions[PodScheduled]", f"{refused.status} {refused.reason}"
+        ),
+        values={
+            "name": failure.scheduler,
+            "pod": pod.meta.short,
+            "reason": said[:_TITLE_CHARS],
+        },
+        certainty=Certainty.CERTAIN if known else Certainty.LIKELY,
+    )
 
 
 @CHECKS.check(PodSituation)

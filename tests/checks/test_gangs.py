@@ -148,6 +148,21 @@ def test_coscheduling_misses_siblings() -> None:
     assert "needs 3 members at once, 2 can be had" in finding_of(report, GANG).title
 
 
+@pytest.mark.parametrize(("size", "expected"), [("4", True), ("1", False), ("", False)])
+def test_koordinator_misses_members(size: str, expected: bool) -> None:
+    prefix = "gang.scheduling.koordinator.sh"
+    said = 'running PreFilter plugin "Coscheduling": gang child pod not collect enough, gangName: x'
+    pod = k8s.pod(
+        conditions=k8s.pending(said),
+        meta={"annotations": {f"{prefix}/name": "x", f"{prefix}/min-available": size}},
+    )
+    report = ask(pod, *nodes(8))
+    assert ("gang-not-enough-resources" in report.roots) is expected
+    if expected:
+        found = finding_of(report, "gang-not-enough-resources")
+        assert "starts when 4 members exist; 1 do" in found.detail
+
+
 def native(*conditions: Object) -> Object:
     return k8s.custom(
         "scheduling.k8s.io/v1beta1",

@@ -251,6 +251,40 @@ class TestOtherResources:
         assert self.NAME not in loud(ask(waiting(), node, held("gpu-1", "0")))
 
 
+class TestSchedulerError:
+    NAME = "scheduler-error"
+    EXTENDER = (
+        "Post http://127.0.0.1:32766/gpushare-scheduler/filter: dial tcp 127.0.0.1:32766: connect: "
+        "connection refused"
+    )
+
+    def report(self, message: str, reason: str = "SchedulerError") -> Report:
+        return ask(k8s.pod(conditions=k8s.pending(message, reason)), k8s.node())
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            EXTENDER,
+            "binding rejected: failed bind with extender at URL http://x/bind, code 500",
+            'running PreBind plugin "VolumeBinding": binding volumes: context deadline exceeded',
+        ],
+    )
+    def test_words(self, message: str) -> None:
+        report = self.report(message)
+        assert report.roots == (self.NAME,)
+        found = finding_of(report, self.NAME)
+        assert told(found) == ("error", "certain", "Pod/team/train-0")
+        assert message[:60] in found.title
+        assert message in shown(found)
+
+    def test_words_that_are_not_known(self) -> None:
+        assert told(finding_of(self.report("oops"), self.NAME))[1] == "likely"
+
+    def test_the_scheduler_did_decide(self) -> None:
+        assert self.NAME not in self.report(self.EXTENDER, "Unschedulable").roots
+        assert self.NAME not in self.report(NO_GPU).roots
+
+
 class TestNoGpuNode:
     NAME = "no-gpu-node"
 

@@ -4,7 +4,7 @@ The same word PodGroup is four kinds; they are told apart by API group:
 scheduling.volcano.sh, scheduling.x-k8s.io (coscheduling), scheduling.k8s.io (native; v1alpha1
 has it as an entry of Workload), scheduling.run.ai (KAI).
 Source: volcano pkg/scheduler (gang, capacity, overcommit), scheduler-plugins coscheduling,
-kubernetes api/scheduling, KAI-scheduler.
+koordinator pkg/scheduler/plugins/coscheduling, kubernetes api/scheduling, KAI-scheduler.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ _SIBLINGS = re.compile(
     r"(?:cannot find enough sibling pods|Not enough valid tasks for gang-scheduling)[^\d]*"
     r"(?P<have>\d+),[^\d]*(?P<need>\d+)"
 )
+# Koordinator's gangs need no object: name and size are the pods' annotations.
+_KOORDINATOR = "gang.scheduling.koordinator.sh/"
+_KOORDINATOR_TOO_FEW = "gang child pod not collect enough"
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -104,6 +107,8 @@ def read(cluster: Cluster, situation: PodSituation) -> Gang | None:
     data = parse.meta(obj) if obj else None
     members = _members(situation, group, name)
     minimum, needs = _wanted(obj, group)
+    if minimum is None:
+        minimum = fields.integer(pod.meta.annotations.get(f"{_KOORDINATOR}min-available"))
     condition = _holding(obj)
     events = tuple(
         cluster.events_of("PodGroup", name, pod.meta.namespace, data.uid if data else None)
@@ -126,7 +131,7 @@ def read(cluster: Cluster, situation: PodSituation) -> Gang | None:
         members=members,
         origin=origin,
         culprit=culprit,
-        siblings=_siblings(texts),
+        siblings=_siblings(texts) or _too_few(said, members, minimum),
         nodes=tuple(fit for fit in situation.fits if fit.is_admitted),
     )
 
@@ -137,6 +142,8 @@ def _reference(pod: Pod) -> tuple[str, str] | None:
     for key in _COSCHEDULING_LABELS:
         if name := pod.meta.labels.get(key):
             return COSCHEDULING, name
+    if name := pod.meta.annotations.get(f"{_KOORDINATOR}name"):
+        return COSCHEDULING, name
     for key in _VOLCANO_ANNOTATIONS:
         if name := pod.meta.annotations.get(key):
             return VOLCANO, name
@@ -228,6 +235,10 @@ def _siblings(texts: list[str]) -> tuple[int, int] | None:
         if match and len(match["have"]) < 10 and len(match["need"]) < 10:
             return int(match["have"]), int(match["need"])
     return None
+
+
+def _too_few(said: str, members: tuple[Member, ...], minimum: int | None) -> tuple[int, int] | None:
+    return (len(members), minimum) if minimum and _KOORDINATOR_TOO_FEW in said else None
 
 
 def _sum_of(members: tuple[Member, ...], minimum: int | None) -> Resources:

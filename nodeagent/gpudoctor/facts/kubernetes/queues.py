@@ -17,7 +17,7 @@ from gpudoctor.sources import jobs
 
 if TYPE_CHECKING:
     from gpudoctor.facts.kubernetes.gangs import Gang
-    from gpudoctor.facts.kubernetes.yunikorn import QuotaWait
+    from gpudoctor.facts.kubernetes.scheduler_quota import QuotaWait
 
 # Labels by which a pod tells what it comes from, where the owners are not in the input.
 _OWNER_LABELS = {
@@ -27,7 +27,7 @@ _OWNER_LABELS = {
     "ray.io/originated-from-cr-name": ("RayJob", "RayService", "RayCluster"),
 }
 _MAX_OWNERS = 8
-_YUNIKORN = "yunikorn"
+_YUNIKORN, _QUOTA = "yunikorn", "uota"
 
 
 class Preemption(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class QueueSituation(msgspec.Struct, frozen=True, kw_only=True):
     suspended: Evidence | None = None
     kueue: Kueue | None = None
     gang: Gang | None = None
-    yunikorn: QuotaWait | None = None
+    quota: QuotaWait | None = None
     preemption: Preemption | None = None
     nodes_missing: int = 0
     said: Evidence | None = None
@@ -69,14 +69,14 @@ def read(cluster: Cluster, situation: PodSituation) -> QueueSituation | None:
         held=held,
         kueue=None if ended_well else kueue.read_pod(cluster, pod, ancestors(cluster, pod.meta)),
         gang=_gang(cluster, situation) if held else None,
-        yunikorn=_yunikorn(situation) if held else None,
+        quota=_quota(situation) if held else None,
         preemption=None if ended_well else _preemption(situation),
         nodes_missing=situation.nodes_missing,
         said=failure.evidence if failure else None,
         scope=cluster.scope,
         now=cluster.now.timestamp() if cluster.now else None,
     )
-    told = found.kueue or found.gang or found.yunikorn or found.preemption
+    told = found.kueue or found.gang or found.quota or found.preemption
     return found if told else None
 
 
@@ -86,12 +86,13 @@ def _gang(cluster: Cluster, situation: PodSituation) -> Gang | None:
     return gangs.read(cluster, situation)
 
 
-def _yunikorn(situation: PodSituation) -> QuotaWait | None:
-    if situation.pod.scheduler != _YUNIKORN:
+def _quota(situation: PodSituation) -> QuotaWait | None:
+    said = situation.failure.raw if situation.failure else ""
+    if situation.pod.scheduler != _YUNIKORN and _QUOTA not in said:
         return None
-    from gpudoctor.facts.kubernetes import yunikorn  # imported late: few pods are of it
+    from gpudoctor.facts.kubernetes import scheduler_quota  # imported late: few have such quotas
 
-    return yunikorn.waits(situation.events)
+    return scheduler_quota.read(situation)
 
 
 def find_job(cluster: Cluster, kind: str, name: str, namespace: str | None) -> JsonObject | None:
