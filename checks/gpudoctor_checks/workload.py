@@ -335,9 +335,13 @@ def _bypass_of(situation: PodSituation, pod: Pod) -> Iterator[Result]:
 
 
 def _bypass_severity(situation: PodSituation, pod: Pod, asked: int, hides: bool) -> Severity | None:
-    """Harmless only where the pod has asked for every GPU of its node anyway."""
+    """Harmless where the pod has asked for every GPU of its node anyway, or only watches them."""
     if hides:
         return Severity.ERROR if any(troubles(pod)) else None
+    per_node = (pod.meta.owner or "").startswith("DaemonSet/")
+    if per_node and not asked and pod is situation.pod and not any(troubles(pod)):
+        # An exporter runs once on each node and reads every GPU of it.
+        return Severity.INFO
     node = situation.node
     if node is None or not asked:
         return None

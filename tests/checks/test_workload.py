@@ -511,6 +511,21 @@ class TestBypass:
             ]
             assert ("status.allocatable[nvidia.com/gpu] 8" in shown(found)) is (gpus == 0)
 
+    @pytest.mark.parametrize(
+        ("owner", "gpus", "fails", "severity"),
+        [
+            ("DaemonSet/gpu-exporter", 0, False, "info"),
+            ("DaemonSet/gpu-exporter", 1, False, "warning"),
+            ("DaemonSet/gpu-exporter", 0, True, "warning"),
+            ("ReplicaSet/notebook-6d5f", 0, False, "warning"),
+        ],
+    )
+    def test_exporter_of_each_node(self, owner: str, gpus: int, fails: bool, severity: str) -> None:
+        pod = self.pod("all", gpus, fails)
+        kind, _, name = owner.partition("/")
+        pod["metadata"]["ownerReferences"] = [{"kind": kind, "name": name, "controller": True}]
+        assert told(finding_of(ask(pod, k8s.node()), self.NAME))[0] == severity
+
     def test_without_the_variable(self) -> None:
         assert self.NAME not in names(ask(running(), k8s.node()))
 

@@ -288,6 +288,15 @@ class TestErrors:
         found = self.errors(pod, logs={"team/train-0/main": line})
         assert bool(found) is bool(expected)
 
+    @pytest.mark.parametrize(("code", "expected"), [(0, False), (1, True)])
+    def test_log_of_a_container_that_has_ended(self, code: int, expected: bool) -> None:
+        """An attempt that failed is made good by the one that came to its end."""
+        line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+        status = k8s.container_status(restartCount=1, state={"terminated": {"exitCode": code}})
+        pod = k8s.pod(phase="Failed" if code else "Succeeded", statuses=[status])
+        found = self.errors(pod, logs={"team/train-0/main": line})
+        assert bool(found) is expected
+
     def test_lasting_errors_count_although_the_container_is_ready(self) -> None:
         status = k8s.container_status(ready=True, state={"running": {}})
         pod = k8s.pod(node="gpu-1", phase="Running", statuses=[status])

@@ -1,7 +1,8 @@
 """Errors of the runtime, the toolkit and CUDA in what a pod's status, events and logs quote.
 
-A line in the log of a container that runs well may be long overcome; it counts only where the
-container has ended badly or is not ready, or where the error cannot be overcome in place.
+A line in the log of a container that runs well or has ended well may be long overcome; it counts
+only where the container has ended badly or is not ready, or where the error cannot be overcome in
+place.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def _telling_logs(situation: PodSituation, logs: dict[str, str]) -> Iterator[tup
     failing = {trouble.container for trouble in troubles(situation.pod)}
     for container in situation.pod.containers:
         status = situation.pod.status_of(container.name)
-        well = container.name not in failing and (status is None or status.ready)
+        ended = status is not None and status.state.kind == "terminated"
+        well = container.name not in failing and (status is None or status.ready or ended)
         for suffix in (PREVIOUS, ""):
             key = f"{situation.pod.meta.short}/{container.name}{suffix}"
             log = logs.get(key, "")
