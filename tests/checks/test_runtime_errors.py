@@ -69,6 +69,11 @@ def test_a_cause_explains_its_consequences_in_the_same_text() -> None:
         "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
         "RuntimeError: No CUDA GPUs are available",
     ) == ("module-signature-rejected",)
+    insufficient = "CUDA driver version is insufficient for CUDA runtime version"
+    assert roots(insufficient) == ("driver-too-old",)
+    assert roots("WARNING: The NVIDIA Driver was not detected.", insufficient) == (
+        "driver-libs-not-injected",
+    )
     assert roots("Error 803: x", "inotify_init1: too many open files") == (
         "libcuda-kernel-mismatch",
         "inotify-limit",

@@ -303,6 +303,32 @@ class TestErrors:
         logs = {"team/train-0/main": self.LINE}
         assert self.errors(pod, logs=logs) == ["cgroup-device-access-lost"]
 
+    def test_lasting_errors_of_an_attempt_before(self) -> None:
+        status = k8s.container_status(ready=True, restartCount=1, state={"running": {}})
+        pod = k8s.pod(node="gpu-1", phase="Running", statuses=[status])
+        assert self.errors(pod, logs={"team/train-0/main!previous": self.LINE}) == []
+
+    @pytest.mark.parametrize(
+        ("limits", "state", "line", "expected"),
+        [
+            ({"nvidia.com/gpu": "1"}, "running", "The NVIDIA Driver was not detected.", True),
+            ({"nvidia.com/gpu": "1"}, "running", "Found no NVIDIA driver on your system.", True),
+            ({"cpu": "1"}, "running", "The NVIDIA Driver was not detected.", False),
+            ({"nvidia.com/gpu": "1"}, "terminated", "The NVIDIA Driver was not detected.", False),
+            # TensorFlow says so beside a program that has its GPU: it looks for libcudart alone.
+            ({"nvidia.com/gpu": "1"}, "running", "Could not find cuda drivers on your", False),
+        ],
+    )
+    def test_server_that_runs_on_without_its_gpu(
+        self, limits: Object, state: str, line: str, expected: bool
+    ) -> None:
+        ended = {"exitCode": 0} if state == "terminated" else {}
+        status = k8s.container_status(ready=state == "running", state={state: ended})
+        containers = [k8s.container(limits=limits)]
+        pod = k8s.pod(node="gpu-1", phase="Running", statuses=[status], containers=containers)
+        found = self.errors(pod, logs={"team/train-0/main": f"starts\n{line}\nserves\n"})
+        assert found == (["driver-libs-not-injected"] if expected else [])
+
     def test_one_of_a_name_and_place(self) -> None:
         status = k8s.container_status(**k8s.crashing(message=self.LINE))
         pod = k8s.pod(node="gpu-1", phase="Running", statuses=[status])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpudoctor.facts.kubernetes import resources
 from gpudoctor.facts.kubernetes.components import troubles
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.node.runtime_errors import ErrorLines, RecognisedError
@@ -23,6 +24,8 @@ _LASTING_WORDS = (
     "GPU is lost",
     "fallen off the bus",
 )
+# What a program says that goes on without the GPU that its container asks for.
+_FELL_BACK_WORDS = ("The NVIDIA Driver was not detected", "Found no NVIDIA driver on your system")
 _FAILURE_REASONS = frozenset(
     {
         "Failed",
@@ -77,26 +80,36 @@ def _errors(
     for evidence in quotes:
         for _, error in recognise_all((evidence.value or "").splitlines()):
             yield error, evidence
-    for key, well in telling:
+    for key, lasting in telling:
         lines = logs[key].splitlines()
         before = max(0, len(lines) - _MAX_LOG_LINES)
         for number, error in recognise_all(lines[before:]):
-            if not well or error.name in _LASTING:
+            if not lasting or error.name in _LASTING or any(map(error.text.__contains__, lasting)):
                 yield error, Evidence.of_line(f"log {key}", before + number, error.text)
 
 
-def _telling_logs(situation: PodSituation, logs: dict[str, str]) -> Iterator[tuple[str, bool]]:
-    """Yield the keys of the logs worth reading, each with whether its container is well."""
+def _telling_logs(
+    situation: PodSituation, logs: dict[str, str]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the keys of the logs worth reading.
+
+    Each with the words that still count, none of which is needed where the container is not well.
+    """
     failing = {trouble.container for trouble in troubles(situation.pod)}
     for container in situation.pod.containers:
         status = situation.pod.status_of(container.name)
         ended = status is not None and status.state.kind == "terminated"
         well = container.name not in failing and (status is None or status.ready or ended)
+        asks = any(map(resources.is_gpu, container.requests | container.limits))
+        runs_without = well and asks and not ended
+        lasting = _LASTING_WORDS + (_FELL_BACK_WORDS if runs_without else ())
         for suffix in (PREVIOUS, ""):
+            if well and suffix:
+                continue
             key = f"{situation.pod.meta.short}/{container.name}{suffix}"
             log = logs.get(key, "")
-            if log and (not well or any(words in log for words in _LASTING_WORDS)):
-                yield key, well
+            if log and (not well or any(map(log.__contains__, lasting))):
+                yield key, lasting if well else ()
 
 
 def _quotes(situation: PodSituation) -> Iterator[Evidence]:
