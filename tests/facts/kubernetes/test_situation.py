@@ -308,6 +308,18 @@ class TestErrors:
         pod = k8s.pod(node="gpu-1", phase="Running", statuses=[status])
         assert self.errors(pod, logs={"team/train-0/main!previous": self.LINE}) == []
 
+    @pytest.mark.parametrize(("finished", "expected"), [("05:30", False), ("08:10", True)])
+    def test_attempt_that_failed_long_ago(self, finished: str, expected: bool) -> None:
+        line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+        last = {"exitCode": 1, "finishedAt": f"2026-11-20T{finished}:00Z", "message": line}
+        status = k8s.container_status(
+            ready=True, restartCount=1, state={"running": {}}, lastState={"terminated": last}
+        )
+        pod = k8s.pod(node="gpu-1", phase="Running", statuses=[status])
+        event = k8s.event(pod, "Pulled", "x", type="Normal")
+        found = self.errors(pod, event, logs={"team/train-0/main!previous": line})
+        assert bool(found) is expected
+
     @pytest.mark.parametrize(
         ("limits", "state", "line", "expected"),
         [

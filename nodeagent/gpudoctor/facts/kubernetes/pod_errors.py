@@ -8,9 +8,11 @@ place.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 from gpudoctor.facts.kubernetes import resources
-from gpudoctor.facts.kubernetes.components import troubles
+from gpudoctor.facts.kubernetes.components import Trouble, troubles
+from gpudoctor.facts.kubernetes.model import ContainerStatus
 from gpudoctor.facts.kubernetes.situation import PodSituation
 from gpudoctor.facts.node.runtime_errors import ErrorLines, RecognisedError
 from gpudoctor.report import PREVIOUS, Evidence
@@ -40,6 +42,8 @@ _FAILURE_REASONS = frozenset(
 )
 # What these say is overcome as soon as a container has started, ready or not.
 _BEFORE_START = frozenset({"FailedCreatePodSandBox", "FailedMount"})
+# A container that has been ready for so long after its last failure has overcome what ended it.
+_RECOVERED_AFTER = timedelta(hours=1)
 _MAX_LOG_LINES = 200_000
 
 
@@ -95,7 +99,7 @@ def _telling_logs(
 
     Each with the words that still count, none of which is needed where the container is not well.
     """
-    failing = {trouble.container for trouble in troubles(situation.pod)}
+    failing = {trouble.container for trouble in _lasting_troubles(situation)}
     for container in situation.pod.containers:
         status = situation.pod.status_of(container.name)
         ended = status is not None and status.state.kind == "terminated"
@@ -112,12 +116,26 @@ def _telling_logs(
                 yield key, lasting if well else ()
 
 
+def _lasting_troubles(situation: PodSituation) -> Iterator[Trouble]:
+    """What is wrong with the containers, less what one has recovered from."""
+    for trouble in troubles(situation.pod):
+        status = situation.pod.status_of(trouble.container)
+        if status is None or not _has_recovered(status, situation.now):
+            yield trouble
+
+
+def _has_recovered(status: ContainerStatus, now: datetime | None) -> bool:
+    ended = status.last.finished
+    runs = status.ready and status.state.kind == "running"
+    return runs and ended is not None and now is not None and now - ended > _RECOVERED_AFTER
+
+
 def _quotes(situation: PodSituation) -> Iterator[Evidence]:
     """Messages of the status and of events that still hold."""
     pod = situation.pod
     if pod.message:
         yield Evidence(pod.meta.path, f"status.message ({pod.reason})", pod.message)
-    for trouble in troubles(pod):
+    for trouble in _lasting_troubles(situation):
         if trouble.message:
             yield Evidence(pod.meta.path, f"{trouble.field} ({trouble.reason})", trouble.message)
     running = all(status.ready for status in pod.statuses) and bool(pod.statuses)
