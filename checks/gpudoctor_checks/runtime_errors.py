@@ -19,6 +19,7 @@ class _Meaning(msgspec.Struct, frozen=True):
     detail: str
     certainty: Certainty = Certainty.CERTAIN
     severity: Severity | None = None
+    words: dict[str, str] = {}
 
 
 _MEANINGS = {
@@ -133,6 +134,19 @@ _MEANINGS = {
         certainty=Certainty.LIKELY,
         severity=Severity.ERROR,
     ),
+    "shm-too-small": _Meaning(
+        "The program could not get the shared memory it wants: /dev/shm is too small or full."
+        " Without a volume there a container has 64 MiB of it."
+    ),
+    "tensor-parallel-exceeds-gpus": _Meaning(
+        "The program is told to spread over more GPUs than it was given.",
+        words={"wanted": "another number of"},
+    ),
+    "rdma-registration-enomem": _Meaning(
+        "The program may not lock the memory that RDMA needs: mostly the limit of locked memory"
+        " (memlock).",
+        certainty=Certainty.LIKELY,
+    ),
     "cuda-unknown-error": _Meaning(
         "CUDA could not start and does not know why: mostly /dev/nvidia-uvm is absent or closed to"
         " the container, or the process forked after CUDA was initialised.",
@@ -169,6 +183,7 @@ _WORDS = {
     "driver": "of the node",
     "cuda": "of the image",
     "wanted": "another driver",
+    "offered": "fewer",
     "node": "the node",
     "device": "of the node",
     "library": "libnvidia-ml.so",
@@ -176,6 +191,9 @@ _WORDS = {
     "handler": "of that name",
     "codes": "not known",
     "process": "the program",
+    "pod": "the program",
+    "size": "too small",
+    "call": "ibv_reg_mr",
     "step": "set-up",
     "reason": "unknown",
 }
@@ -192,7 +210,7 @@ def named_by_its_error(lines: ErrorLines) -> Iterator[Result]:
             lines.subject,
             meaning.detail,
             evidence,
-            values=_WORDS | error.values,
+            values=_WORDS | meaning.words | error.values,
             certainty=meaning.certainty,
             severity=meaning.severity,
             related=lines.related,

@@ -306,6 +306,9 @@ def test_the_plugins_hint_counts_where_nothing_else_is_known() -> None:
         ("no-devices", "AssertionError: CUDA unavailable, invalid device 0 requested"),
         ("no-devices", "ERROR: found 0 CUDA devices"),
         ("no-devices", "RuntimeError: No GPU found. A GPU is needed for quantization."),
+        ("no-devices", "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: No "
+         "visible GPU devices. (or set JAX_PLATFORMS=cpu to skip this backend.)"),
+        ("driver-too-old", "the NVIDIA driver 470.57 is older than required (525.60.13)"),
         ("device-ordinal-invalid", "ValueError: invalid CUDA device id"),
         ("gpu-out-of-memory", "unable to allocate CUDA0 buffer of size 4294967296"),
         ("mps-daemon-unreachable", "Cannot find MPS control daemon process"),
@@ -331,6 +334,10 @@ def test_the_same_meaning_in_other_words(name: str, text: str) -> None:
         "injected nvidia.com/gpu=0 from /etc/cdi/nvidia.yaml",
         "runtime nvidia configured in /etc/containerd/config.toml",
         "requires NVIDIA driver 550 or newer",
+        "The NVIDIA driver's CUDA version is 12.2 which is older than the PTX compiler version 12.6"
+        " .77. XLA is disabling parallel compilation, which may slow down compilation.",
+        "NVIDIA driver 525.60.13 is older than the recommended version 535.54.03",
+        "no visible GPU memory leak",
         "driver 580.95.05 is newer than the runtime",
         "Building CUDA kernels for sm_80;sm_90",
         "compute capability 9.0, VMM: yes",

@@ -48,8 +48,9 @@ ERRORS: tuple[tuple[str, str], ...] = (
     (
         "driver-too-old",
         r"NVIDIA driver on your system is too old"
-        r"|\b(?:nvidia|cuda|gpu|display)\b.{0,40}\bdriver\b.{0,40}"
-        r"\b(?:too old|out ?dated|out.of.date|(?:older|lower|less) than)"
+        # older than a compiler is no hindrance, nor is older than what somebody recommends
+        r"|\b(?:nvidia|cuda|gpu|display)\b.{0,40}\bdriver\b.{0,40}\b(?:too old|out ?dated"
+        r"|out.of.date|(?:older|lower|less) than(?! (?:the )?(?:recommended|ptx|.{0,20}compiler)))"
         r"|your (?:nvidia )?driver is too old|\binsufficient (?:CUDA |NVIDIA )?driver"
         r"|\brequires? .{0,40}\bdriver\b.{0,40}(?:>=|or (?:newer|later|higher|above)|at least)"
         r".{0,60}\b(?:found|but|have|current\w*|detected|installed|got)\b"
