@@ -184,7 +184,7 @@ _KERNEL_SAYS = {
         "The adapter's driver found it and could not start it: it is no RDMA device on this host."
     ),
     "driver-not-answering": (
-        "The kernel found a task that does not come back from a call into the NVIDIA driver: {what}."
+        "The kernel found a task that does not come back from the NVIDIA driver: {what}."
         " Programs that use a GPU here will wait in the same place."
     ),
     "nic-firmware-failure": (

@@ -143,6 +143,17 @@ def memory_repair(gpus: NodeGpus) -> Iterator[Result]:
                 "NVML has a repair that waits for the next reset.",
                 Evidence(_NVML, "remapped rows" if pending else "retired pages", "pending"),
             )  # fmt: skip
+        elif isinstance(gpu.ecc_uncorrected, int) and gpu.ecc_uncorrected:
+            yield msgspec.structs.replace(
+                _about(
+                    gpus, gpu, "gpu-uncorrectable-ecc",
+                    f"Since the driver was loaded, or the GPU reset, its memory had "
+                    f"{gpu.ecc_uncorrected} errors that could not be corrected. What used it then "
+                    "was stopped; nothing waits for repair.",
+                    Evidence(_NVML, "volatile uncorrected ECC errors", str(gpu.ecc_uncorrected)),
+                ),
+                severity=Severity.WARNING,
+            )  # fmt: skip
 
 
 def _spares(gpu: Gpu) -> Iterator[Evidence]:

@@ -22,6 +22,7 @@ from gpudoctor.sources.bundle import is_bundle
 from gpudoctor.sources.text import TextInput, as_utf8
 
 _MODULES: dict[str, str] = {
+    "nvidia-smi": "gpudoctor.readings.nvidia_smi",
     "kernel-log": "gpudoctor.readings.kernel_log",
     "runtime-error": "gpudoctor.readings.runtime_errors",
     "topology": "gpudoctor.readings.topology",

@@ -152,8 +152,15 @@ PATTERNS: dict[str, _Pattern] = {
     ),
     # vLLM, SGLang, TGI, DeepSpeed: the numbers are GPUs wanted and GPUs there.
     "tensor-parallel": _Pattern(
-        ("parallel", "world", "tp_size", "required gpus", "sharded", "ray does not allocate",
-         "invalid device ordinal"),
+        (
+            "parallel",
+            "world",
+            "tp_size",
+            "required gpus",
+            "sharded",
+            "ray does not allocate",
+            "invalid device ordinal",
+        ),
         r"(?:tensor.parallel.size|\btp.size|world.size|required GPUs)(?:\W{1,4}(?P<wanted>\d+))?"
         r"[^,;]*?(?:\b(?:is )?(?:larger|greater|more|less) than|exceeds|must be|>)"
         r"[^,;]*(?:available GPUs|\bGPUs?\b(?: count)?|CUDA devices)(?:\W{1,4}(?P<offered>\d+))?"

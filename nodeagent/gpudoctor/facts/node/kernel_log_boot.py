@@ -149,11 +149,7 @@ class BootFacts:
             self.probed = self.probed or is_probe(message)
             if len(self.kinds) < _MAX_KEYS:
                 self.kinds[known[0]] = known[1]
-        elif (hung := parse_hung(message)) is not None:
-            self._hung = hung, line, number
-        elif self._hung is not None and is_in_gpu_driver(message):
-            self._add_hung(*self._hung, line, number)
-        elif not self._add_mismatch(line, number):
+        elif not (self._add_hang(line, number) or self._add_mismatch(line, number)):
             self._add_other(line, number)
 
     @property
@@ -386,17 +382,22 @@ class BootFacts:
             if (device, host) == (found.device, line.host):
                 said.values[ENDED] = "yes"
 
-    def _add_hung(
-        self, hung: HungLine, first: Line, began: int, frame: Line, number: int
-    ) -> None:
-        """Take a task that hangs for a GPU's affair where its trace goes through the driver."""
+    def _add_hang(self, line: Line, number: int) -> bool:
+        """Take a task that hangs for the driver's affair where its trace goes through it."""
+        if (hung := parse_hung(line.message)) is not None:
+            self._hung = hung, line, number
+            return True
+        if self._hung is None or not is_in_gpu_driver(line.message):
+            return False
+        hung, first, began = self._hung
         self._hung = None
-        if number - began > _TRACE_LINES or first.host != frame.host:
-            return
+        if number - began > _TRACE_LINES or first.host != line.host:
+            return True
         said = self._condition("driver-not-answering", first, began)
         if said is not None:
             task = f"{hung.process} (pid {hung.pid}) waits in it for {hung.seconds} s and more"
             said.values.setdefault("what", task)
+        return True
 
     def _add_mismatch(self, line: Line, number: int) -> bool:
         """Collect the versions of an API mismatch, which stand on this line or the next ones."""

@@ -32,7 +32,8 @@ _NOT_THE_GPU = (
 _SEEN = "found|detected|available|present|visible|matched"
 # that there is no GPU, where the program does not go on without
 NO_GPU = (
-    r"^(?!.*(?:fall(?:ing|s)? ?back|(?<!=)\bCPU\b|NCCL (?:INFO|WARN)|nodes are available|preemption)).*"
+    r"^(?!.*(?:fall(?:ing|s)? ?back|(?<!=)\bCPU\b|NCCL (?:INFO|WARN)|nodes are available"
+    r"|preemption)).*"
     r"(?:\b(?:no|zero|0) (?:[^\s:]+ ){0,4}?(?:GPUs?|accelerators?|compute devices?"
     r"|active driver\(s\)|(?:CUDA|NVIDIA)[- ](?:capable|compatible|enabled|GPU|device|card)\w*)"
     rf"{_NOT_THE_GPU}.{{0,60}}?\b(?:{_SEEN})\b"
