@@ -168,6 +168,13 @@ _HINTS = {
         certainty=Certainty.POSSIBLE,
         severity=Severity.WARNING,
     ),
+    "level_cell": _Meaning(
+        "nvidia-smi runs and tells no CUDA level: libcuda.so.1 is not here. In a container that is"
+        " for want of the driver capability compute (NVIDIA_DRIVER_CAPABILITIES=compute,utility);"
+        " on a host the driver was installed without its compute libraries.",
+        certainty=Certainty.LIKELY,
+        severity=Severity.WARNING,
+    ),
     "dcgm": _Meaning(
         "DCGM could not start NVML and does not say why; in a container that is mostly for want of"
         " the driver's libraries: it was started without a GPU or the NVIDIA runtime.",

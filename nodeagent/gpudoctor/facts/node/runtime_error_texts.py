@@ -196,7 +196,9 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|(?:initiali[sz]e|init|load) NVML: ?could not load|could not load NVML"
         r"|NVML doesn.?t exist on this system|libcuda\.so cannot found"
         r"|The NVIDIA Driver was not detected\."
-        rf"|{no_program('nvidia-smi')}|'nvidia-smi' is not a typo",
+        rf"|{no_program('nvidia-smi')}|'nvidia-smi' is not a typo"
+        # nvidia-smi found NVML's library and no libcuda beside it
+        r"|NVIDIA-SMI .*\bCUDA (?:UMD )?Version: ?(?P<level_cell>N/A|ERR!|Not Found)",
     ),
     (
         "module-signature-rejected",

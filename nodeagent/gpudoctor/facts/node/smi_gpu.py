@@ -32,6 +32,7 @@ _REFUSALS = {
     "gpu is lost": NotAvailable(GPU_IS_LOST, "GPU is lost"),
     "gpu requires reset": NotAvailable(RESET_REQUIRED, "GPU requires reset"),
 }
+_UNSAID = ("n/a", "not supported", "unknown", "requested func", "insufficient")
 _REASONS = {
     "gpu_idle": 0x1,
     "sw_power_cap": 0x4,
@@ -77,10 +78,13 @@ class _Values:
     def text(self, name: str) -> str | NotAvailable:
         """Return the words as printed, or why there are none."""
         words = self._printed.get(name, "").strip().strip("[]")
-        if words.lower() in _REFUSALS:
-            return _REFUSALS[words.lower()]
-        unsaid = words.lower().startswith(("n/a", "not supported", "unknown", "requested func"))
+        unsaid = words.lower().startswith(_UNSAID) or words.lower() in _REFUSALS
         return _ABSENT if unsaid or not words else words
+
+    def refusal(self) -> NotAvailable | None:
+        """Return why the GPU does not answer, where any of the words says so."""
+        words = (text.strip().strip("[]").lower() for text in self._printed.values())
+        return next((_REFUSALS[word] for word in words if word in _REFUSALS), None)
 
     def get(self, name: str, convert: Callable[[str], T | None]) -> T | NotAvailable:
         """Return the value, or why there is none."""
@@ -119,7 +123,7 @@ def _gpu(number: int, one: SmiGpu) -> Gpu:
     fields: dict[str, Any] = dict.fromkeys(Gpu.__struct_fields__, _ABSENT)
     fields |= {
         "index": number if isinstance(index, NotAvailable) else index,
-        "handle": None,
+        "handle": said.refusal(),
         "name": said.text("name"),
         "uuid": said.text("uuid"),
         "pci": said.get("pci.bus_id", gpu_values.pci_address),
@@ -159,7 +163,7 @@ def _compute_mode(word: str) -> int | None:
 
 def _recovery(said: _Values) -> int | NotAvailable:
     action = said.get("gpu_recovery_action", lambda words: _RECOVERY.get(words.lower()))
-    if not isinstance(action, NotAvailable) or action is not _ABSENT:
+    if not isinstance(action, NotAvailable):
         return action
     if said.flag("reset_status.reset_required") is True:
         return _RESET
