@@ -309,6 +309,13 @@ def test_the_plugins_hint_counts_where_nothing_else_is_known() -> None:
         ("no-devices", "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: No "
          "visible GPU devices. (or set JAX_PLATFORMS=cpu to skip this backend.)"),
         ("driver-too-old", "the NVIDIA driver 470.57 is older than required (525.60.13)"),
+        ("no-code-for-gpu", "[E] [TRT] 6: The engine plan file is generated on an incompatible "
+         "device, expecting compute 8.9 got compute 9.0, please rebuild."),
+        ("toolkit-setup-failed", "error running hook #1: error running hook: exit status 1, stdout:"
+         " , stderr: level=error msg=\"failed to create link [libGLX_nvidia.so.535.183.01 /usr/lib/"
+         "libGLX_indirect.so.0]: unexpected link target: libGLX_mesa.so.0\": unknown"),
+        ("driver-libs-not-injected",
+         "| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: N/A      |"),
         ("device-ordinal-invalid", "ValueError: invalid CUDA device id"),
         ("gpu-out-of-memory", "unable to allocate CUDA0 buffer of size 4294967296"),
         ("mps-daemon-unreachable", "Cannot find MPS control daemon process"),
@@ -338,6 +345,13 @@ def test_the_same_meaning_in_other_words(name: str, text: str) -> None:
         " .77. XLA is disabling parallel compilation, which may slow down compilation.",
         "NVIDIA driver 525.60.13 is older than the recommended version 535.54.03",
         "no visible GPU memory leak",
+        "level=info msg=\"Skipping library candidate '/usr/lib64/libnvidia-ml.so': error resolving "
+        "link '/usr/lib64/libnvidia-ml.so': no such file or directory\"",
+        'level=INFO msg="No GPU MIG devices found"',
+        "no GPUDirect RDMA capable NIC available for cuda:0, using host staging",
+        "error running hook #0: exit status 1, stdout: , stderr: failed to open /etc/hostname",
+        "The engine plan file is not compatible with this version of TensorRT",
+        "| NVIDIA-SMI 570.133.20   Driver Version: 570.133.20   CUDA Version: 12.8     |",
         "driver 580.95.05 is newer than the runtime",
         "Building CUDA kernels for sm_80;sm_90",
         "compute capability 9.0, VMM: yes",

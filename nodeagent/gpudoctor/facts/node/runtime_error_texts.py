@@ -68,6 +68,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         rf"|{_ARCHITECTURE}.{{0,40}}\btoo (?:low|old)\b"
         r"|unsupported (?:GPU |CUDA )?(?:compute capability|architecture)"
         r"|no (?:device|GPU|kernel) code (?:compatible|available|for)"
+        # TensorRT builds an engine for one architecture
+        r"|generated on an incompatible device|expecting compute \d+\.\d+ got compute \d"
         r"|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ARCH_MISMATCH"
         r"|\bonly supports? (?:Turing|Ampere|Ada|Hopper|Blackwell)\w* (?:GPUs )?or newer",
     ),
@@ -189,7 +191,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "driver-libs-not-injected",
-        rf"^(?!.*(?:nvidia-container-cli|nvidia-ctk)).*?"
+        # who goes through candidates finds all but one of them absent
+        rf"^(?!.*(?:nvidia-container-cli|nvidia-ctk|\bcandidate\b)).*?"
         rf"(?:{CANNOT_GET}.{{0,40}}?{DRIVER_LIBRARY}"
         rf"|{DRIVER_LIBRARY}.{{0,60}}?(?:{ABSENT}|{CANNOT_GET}))"
         rf"|{NO_DRIVER}"
@@ -280,6 +283,8 @@ GENERAL: tuple[tuple[str, str], ...] = (
         r"|error executing hook [`'\"]?\S*/(?P<hook>nvidia-c[\w-]+)[`'\"]? "
         r"\((?P<exit>[^)]{1,40})\)"
         r"|ERROR:? \S*nvidia-container-runtime: (?P<trouble>[^:\\]{1,120})"
+        rf"|error running (?:\w+ )?(?P<oci_step>hook)\b.*?(?P<oci_reason>{FAILED_TO}"
+        r"[^\"\\]{0,40}(?:nvidia|libcuda)[^\"\\]{0,120})"
         r"|invoking the NVIDIA (?P<direct>Container Runtime Hook) directly "
         r".* is (?P<not>not supported)",
     ),
@@ -327,7 +332,7 @@ ALIASES = {
     "crio": "handler", "docker": "handler", "shim": "handler", "oci": "handler",
     "cri": "handler",
     "driver_library": "library", "node": "device", "named": "device", "asked": "device",
-    "spec": "step", "why": "reason",
+    "spec": "step", "why": "reason", "oci_step": "step", "oci_reason": "reason",
     "hook": "step", "exit": "reason", "trouble": "reason", "direct": "step", "not": "reason",
 }  # fmt: skip
 """Groups of the patterns -> what the finding calls them."""

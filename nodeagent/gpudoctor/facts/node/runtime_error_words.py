@@ -25,7 +25,7 @@ NO_DRIVER = (
 )
 _GPUS = r"(?:GPUs?\b|CUDA devices?|NVIDIA (?:GPU|device|card)s?)"
 _NOT_THE_GPU = (
-    r"(?!(?: devices?)? (?:memory|resources?|process\w*|code|nodes?|metrics|operator|plugin|labels?"
+    r"(?!(?: devices?)? (?:MIG|memory|resources?|process\w*|code|nodes?|metrics|operator|plugin|labels?"
     r"|support|name|usage|utili[sz]ation|driver|stats|model|alloc\w+|annotations?|quotas?|requests?"
     r"|limits?|types?|topology|config\w*|information|count|pods?|claims?))"
 )
@@ -34,9 +34,9 @@ _SEEN = "found|detected|available|present|visible|matched"
 NO_GPU = (
     r"^(?!.*(?:fall(?:ing|s)? ?back|(?<!=)\bCPU\b|NCCL (?:INFO|WARN)|nodes are available"
     r"|preemption)).*"
-    r"(?:\b(?:no|zero|0) (?:[^\s:]+ ){0,4}?(?:GPUs?|accelerators?|compute devices?"
+    r"(?:\b(?:no|zero|0) (?:[^\s:]+ ){0,4}?(?:(?:GPUs?|accelerators?|compute devices?)\b"
     r"|active driver\(s\)|(?:CUDA|NVIDIA)[- ](?:capable|compatible|enabled|GPU|device|card)\w*)"
-    rf"{_NOT_THE_GPU}.{{0,60}}?\b(?:{_SEEN})\b"
+    rf"{_NOT_THE_GPU}.{{0,60}}?\b(?:{_SEEN})\b(?! to be)"
     rf"|\bno (?:visible|accessible|usable|compatible) (?:[^\s:]+ ){{0,2}}?{_GPUS}{_NOT_THE_GPU}"
     rf"|(?:not able to|{FAILED_TO}) (?:find|detect|locate|access|see|use|discover)\w* "
     rf"(?:\w+ ){{0,3}}?{_GPUS}\b{_NOT_THE_GPU}"
