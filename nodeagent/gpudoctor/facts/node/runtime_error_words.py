@@ -25,8 +25,8 @@ NO_DRIVER = (
 )
 _GPUS = r"(?:GPUs?\b|CUDA devices?|NVIDIA (?:GPU|device|card)s?)"
 _NOT_THE_GPU = (
-    r"(?!(?: devices?)? (?:MIG|memory|resources?|process\w*|code|nodes?|metrics|operator|plugin|labels?"
-    r"|support|name|usage|utili[sz]ation|driver|stats|model|alloc\w+|annotations?|quotas?|requests?"
+    r"(?!(?: devices?)? (?:MIG|memory|resources?|process\w*|code|nodes?|metrics|operator|plugin"
+    r"|labels?|support|name|usage|utili[sz]ation|driver|stats|model|alloc\w+|annotations?|quotas?|requests?"
     r"|limits?|types?|topology|config\w*|information|count|pods?|claims?))"
 )
 _SEEN = "found|detected|available|present|visible|matched"
