@@ -316,6 +316,9 @@ def test_the_plugins_hint_counts_where_nothing_else_is_known() -> None:
          "libGLX_indirect.so.0]: unexpected link target: libGLX_mesa.so.0\": unknown"),
         ("driver-libs-not-injected",
          "| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: N/A      |"),
+        ("no-code-for-gpu", "Minimum and Maximum cuda capability supported by this version of "
+         "PyTorch is (7.0) - (12.0)"),
+        ("device-ordinal-invalid", " But your machine only has: [0, 1]"),
         ("device-ordinal-invalid", "ValueError: invalid CUDA device id"),
         ("gpu-out-of-memory", "unable to allocate CUDA0 buffer of size 4294967296"),
         ("mps-daemon-unreachable", "Cannot find MPS control daemon process"),
@@ -351,6 +354,7 @@ def test_the_same_meaning_in_other_words(name: str, text: str) -> None:
         "no GPUDirect RDMA capable NIC available for cuda:0, using host staging",
         "error running hook #0: exit status 1, stdout: , stderr: failed to open /etc/hostname",
         "The engine plan file is not compatible with this version of TensorRT",
+        "your machine only has 64 GB of memory",
         "| NVIDIA-SMI 570.133.20   Driver Version: 570.133.20   CUDA Version: 12.8     |",
         "driver 580.95.05 is newer than the runtime",
         "Building CUDA kernels for sm_80;sm_90",

@@ -35,9 +35,15 @@ _VERSION = re.compile(rb"NCCL version (\d+\.\d+[\w.]*)")
 
 _ADDRESS = re.compile(rb"Using [^ :]+:([0-9A-Fa-f.:]+)<")
 
-BARE_WORDS = (b": no socket interface found", b"FI_HMEM capability requires RDMA, which")
+BARE_WORDS = (
+    b": no socket interface found", b"FI_HMEM capability requires RDMA, which",
+    b"Got completion from peer ", b"socketStartConnect: ", b"socketPollConnect: ",
+    b"Duplicate GPU detected", b"Call to ibv_", b"Failed to initialize any NET plugin",
+    b"ismatched NCCL version",
+)  # fmt: skip
 """What is worth reading in lines that do not name NCCL: the error that PyTorch quotes below
-"Last error:", and libfabric's own lines.
+"Last error:", which is all of NCCL's that there is where NCCL_DEBUG is not set, and libfabric's
+own lines.
 """
 
 _EVENTS_LIMIT = 1 << 14
@@ -280,7 +286,7 @@ class Book:
                 process.failed = self.place.line()
             if b"Cuda failure" not in record.text:
                 return
-        found = symptoms.find(record.text)
+        found = symptoms.find(record.text, record.where)
         if found is None and not record.warning:
             return
         symptom, values = found or (_UNKNOWN, {"text": _text(record)})

@@ -39,6 +39,8 @@ class Record(msgspec.Struct, frozen=True):
     text: bytes
     time: str
     repeated: bool
+    where: bytes = b""
+    """The place in the source that a warning names, as it stands in the line."""
 
 
 def plain(line: bytes) -> bytes:
@@ -109,6 +111,7 @@ def records(line: bytes, known: Iterable[bytes] = ()) -> Iterator[Record]:
             text=text.strip(b" \t\r"),
             time=time,
             repeated=bool(folded),
+            where=line[head.end : level.start()].strip(),
         )
 
 

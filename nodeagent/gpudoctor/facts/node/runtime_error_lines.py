@@ -26,7 +26,7 @@ _SIGNS = (
     "no device", "uncorrectable", "launch", "misaligned", "assert", "program counter",
     "address space", "initiali", "combination", "compatib", "mps ", "stub", "insufficient", "err!",
     "reset", "recovery action", "fabric", "cdi", "unsatisfied", "not permitted", "library",
-    "cumem",
+    "cumem", "only has",
 )  # fmt: skip
 
 _Patterns = tuple[tuple[str, re.Pattern[str]], ...]

@@ -61,6 +61,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         "no-code-for-gpu",
         r"is not compatible with the current PyTorch installation"
         r"|PyTorch no longer supports this GPU"
+        # said only of a GPU that lies outside of them
+        r"|M(?:in|ax)imum(?: and Maximum)? cuda capability supported by this (?:version|library)"
         r"|invalid value for --gpu-architecture|Unsupported gpu architecture"
         r"|Value 'sm_\d+\w?' is not defined"
         rf"|{_ARCHITECTURE}.{{0,60}}?\b(?:not|isn.t|no longer|un)(?: yet)? ?"
@@ -237,7 +239,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"(?:cuda|gpu).{0,60}\b(?:invalid|illegal|bad|no such) (?:CUDA |GPU )?device"
         r"(?:[ _](?:id|index|number|ordinal))?[ :#=]*'?\d"
         r"|(?:invalid|illegal|bad) (?:CUDA|GPU) (?:device )?(?:id|index|number|ordinal)\b"
-        r"|(?:cuda|gpu) (?:device )?(?:id|index|ordinal|number)? ?\d* ?(?:is )?out of range",
+        r"|(?:cuda|gpu) (?:device )?(?:id|index|ordinal|number)? ?\d* ?(?:is )?out of range"
+        r"|your (?:machine|node|system) only has:? \[[\d, ]*\]",
     ),
     (
         "gpu-out-of-memory",
