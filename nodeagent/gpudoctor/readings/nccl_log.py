@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpudoctor.errors import InputError
+from gpudoctor.facts.nccl import quotes
 from gpudoctor.facts.nccl.lines import Source
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.nccl.parser import Parser
@@ -58,6 +59,7 @@ def _is_read_to(most: int | None, parser: Parser, pieces: Iterable[Source | byte
         if isinstance(piece, Source):
             parser.open(piece.name)
             continue
+        quotes.read(parser, piece)
         parser.feed(piece)
         count += len(piece)
         if most is not None and count >= most:

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 def parse(chunks: Iterable[bytes], source: str = "log") -> NcclLog:
     """Read one log, given in pieces cut anywhere; any bytes are accepted."""
     # Imported late, because check modules import this package.
+    from gpudoctor.facts.nccl import quotes
     from gpudoctor.facts.nccl.parser import Parser
 
     parser = Parser()
     parser.open(source)
     for chunk in chunks:
+        quotes.read(parser, chunk)
         parser.feed(chunk)
     return parser.finish()
