@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+COMPILED := nodeagent/gpudoctor/facts/nccl/_sieve.c
 
 .PHONY: demo test e2e e2e-old lint bench index schema crd manifests lock image clean
 
@@ -59,7 +60,7 @@ image: $(VENV)/installed-dev
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/installed: pyproject.toml setup.py $(COMPILED) constraints.txt | $(VENV)/bin/python
 	$(PIP) install --constraint constraints.txt --editable '.[agent,html]'
 	touch $@
 

@@ -56,13 +56,15 @@ def _project_wheel(wheels: Path) -> None:
     for left in (CHECKOUT / "build" / "lib", CHECKOUT / "build" / "bdist.linux-x86_64"):
         shutil.rmtree(left, ignore_errors=True)
     constraint = f"--build-constraint={CHECKOUT / 'constraints.txt'}"
-    _pip("wheel", "--no-deps", constraint, f"--wheel-dir={wheels}", str(CHECKOUT))
+    # For any machine, and without what only large NCCL logs need.
+    pure = {"GPUDOCTOR_NO_EXTENSIONS": "1"}
+    _pip("wheel", "--no-deps", constraint, f"--wheel-dir={wheels}", str(CHECKOUT), **pure)
 
 
-def _pip(*arguments: str) -> None:
+def _pip(*arguments: str, **variables: str) -> None:
     subprocess.run(
         [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments],
-        env=os.environ | {"SOURCE_DATE_EPOCH": epoch()},
+        env=os.environ | {"SOURCE_DATE_EPOCH": epoch()} | variables,
         check=True,
     )
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from gpudoctor.errors import InputError
 from gpudoctor.facts.nccl import quotes
-from gpudoctor.facts.nccl.lines import Source
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.nccl.parser import Parser
 from gpudoctor.readings import Format, Reading
@@ -22,8 +21,6 @@ _TELLING = re.compile(
 )
 _CONNECTED = re.compile(rb"[^\0]", re.DOTALL)
 _CHUNK = 1 << 20
-_LARGE = 1 << 23
-"""From so many bytes on a second process is worth its start."""
 _GRID_LIMIT = 64
 _HOSTS_LIMIT = 4096
 _FEW = 16
@@ -40,40 +37,12 @@ def read_all(texts: Iterable[TextInput]) -> Reading:
     anything between.
     """
     parser = Parser()
-    pieces = _pieces(texts)
-    if not (_is_read_to(_LARGE, parser, pieces) or _is_read_ahead(parser, pieces)):
-        _is_read_to(None, parser, pieces)
-    return reading(parser.finish())
-
-
-def _pieces(texts: Iterable[TextInput]) -> Iterator[Source | bytes]:
     for text in texts:
-        yield Source(text.name)
-        yield from chunks(text)
-
-
-def _is_read_to(most: int | None, parser: Parser, pieces: Iterable[Source | bytes]) -> bool:
-    """Read all, False if there may be more than so many bytes."""
-    count = 0
-    for piece in pieces:
-        if isinstance(piece, Source):
-            parser.open(piece.name)
-            continue
-        quotes.read(parser, piece)
-        parser.feed(piece)
-        count += len(piece)
-        if most is not None and count >= most:
-            return False
-    return True
-
-
-def _is_read_ahead(parser: Parser, pieces: Iterator[Source | bytes]) -> bool:
-    """Read the rest with a second process, False where there is none to be had."""
-    if not parser.is_fast:
-        return False
-    from gpudoctor.readings import nccl_ahead  # imported late: few logs are so large
-
-    return nccl_ahead.is_read(parser, pieces)
+        parser.open(text.name)
+        for chunk in chunks(text):
+            quotes.read(parser, chunk)
+            parser.feed(chunk)
+    return reading(parser.finish())
 
 
 def follow(text: TextInput, wait: Callable[[], bool]) -> Iterator[Reading]:

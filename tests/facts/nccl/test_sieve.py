@@ -13,7 +13,7 @@ from gpudoctor.facts.nccl import parse
 from tests.facts.nccl.test_parser import PREFIXES
 from tests.nccl_logs import Rank, comm, diagnose, names, start
 
-pytest.importorskip("numpy")
+pytest.importorskip("gpudoctor.facts.nccl._sieve")
 
 CASES = sorted((Path(__file__).parent.parent.parent / "cases/nccl").glob("*.log"))
 LINE = "pod-{0}:{1}:{2} [{3}] NCCL INFO Channel {4:02d}/0 : {5}[{3}] -> {6}[{3}] {7}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from mmap import mmap
 from typing import NamedTuple
 
 from gpudoctor.facts.nccl.records import LONGEST
@@ -14,16 +13,10 @@ LARGEST = _PIECE + LONGEST
 _LARGE = 1 << 16
 
 
-class Source(NamedTuple):
-    """Another log of the job begins."""
-
-    name: str
-
-
 class Part(NamedTuple):
     """Whole lines, the newline of the last included: these bytes of the data."""
 
-    data: bytes | mmap
+    data: bytes
     start: int
     stop: int
 

@@ -9,14 +9,13 @@ NCCL at all are looked at.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
 from gpudoctor.facts.nccl import channels, communicators, messages, ras, reports, watchdog
-from gpudoctor.facts.nccl.lines import LARGEST, Lines, Part
+from gpudoctor.facts.nccl.lines import Lines, Part
 from gpudoctor.facts.nccl.model import Line, NcclLog
 from gpudoctor.facts.nccl.records import (
     LONGEST,
@@ -27,16 +26,14 @@ from gpudoctor.facts.nccl.records import (
     without_prefix,
 )
 from gpudoctor.facts.nccl.reports import Reports
+from gpudoctor.facts.nccl.sieve import Sifted, sieve
 from gpudoctor.facts.nccl.speakers import Speakers
 from gpudoctor.facts.nccl.state import Process
 from gpudoctor.facts.nccl.summary import summarise
 
 if TYPE_CHECKING:
-    from mmap import mmap
+    from gpudoctor.facts.nccl._sieve import Sieve
 
-    from gpudoctor.facts.nccl.sieve import Marker, Marks, Sieve, Sifted
-
-_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
 _ADDRESS_END = b"<0>"
@@ -85,10 +82,10 @@ class Parser:
         self.unfinished: Line | None = None
         self._speakers = Speakers(self.book.add)
         self._at, self._line = self.book.place.at, self.book.place.line
-        self.cut = Lines()
-        self.is_prefixed = False
+        self._cut = Lines()
+        self._is_prefixed = False
         """Whether each line begins with something of its own, such as the time."""
-        self.is_wrapped = False
+        self._is_wrapped = False
         """Whether the lines are JSON documents."""
         self._again: set[int] = set()
         """Hashes of what the sieve has to let through again."""
@@ -98,25 +95,20 @@ class Parser:
 
     def open(self, source: str) -> None:
         """Begin with another source; its lines count from 1."""
-        self._close(self.cut.end())
+        self._close(self._cut.end())
         self._source = source
         if source not in self.sources[-1:]:
             self.sources.append(source)
         self.book.lines_before = self.lines
         self._number = 0
-        self.is_prefixed = self.is_wrapped = False
+        self._is_prefixed = self._is_wrapped = False
         self.reports.open()
         self._speakers.forget_heads()
 
     def feed(self, chunk: bytes) -> None:
         """Read some more bytes of the source."""
-        for part in self.cut.take(chunk):
-            self.read(part, self.mark(part))
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether large parts are seen at once."""
-        return self._fast is not None
+        for part in self._cut.take(chunk):
+            self._read(part)
 
     def so_far(self) -> NcclLog:
         """Return what the whole lines read so far say; reading goes on after it."""
@@ -124,7 +116,7 @@ class Parser:
 
     def finish(self) -> NcclLog:
         """Return what all the sources say so far; the open one ends here."""
-        self._close(self.cut.end())
+        self._close(self._cut.end())
         return summarise(self)
 
     def _close(self, rest: bytes) -> None:
@@ -132,47 +124,25 @@ class Parser:
         if rest and not (self._number and _CHANNEL in rest):
             # What is cut off may look like a channel without GDR.
             whole = rest + b"\n"
-            self.read(Part(whole, 0, len(whole)), None)
+            self._read(Part(whole, 0, len(whole)))
         self._look_at_tail()
         self._tail = b""
 
     @cached_property
-    def _fast(self) -> tuple[Marker, Sieve] | None:
-        """Both need numpy (extra `fast`); without it all lines are looked at one by one."""
-        # Imported when the first large part comes: numpy costs more than a short log. Its linear
-        # algebra, which is not used, would start a thread for each core.
-        os.environ.setdefault(_BLAS_THREADS, "1")
-        try:
-            from gpudoctor.facts.nccl.sieve import Marker, Sieve
-        except ImportError:
-            return None
-        sieve = Sieve()
-        return Marker(LARGEST, _WORDS, _DULL), sieve
+    def _sieve(self) -> Sieve | None:
+        return sieve(_WORDS, _DULL)
 
-    def mark(self, part: Part) -> Marks | None:
-        """See at once what is worth reading of a part; None where all its lines are to be looked
-        at, or none has anything of NCCL.
-        """
-        data, start, stop = part
-        is_large = stop - start > _SIEVED and not self.is_wrapped
-        if not is_large or data.find(b"NCCL", start, stop) < 0 or self._fast is None:
-            return None
-        marker, _ = self._fast
-        return marker.mark(data, start, stop, prefixed=self.is_prefixed)
-
-    def read(self, part: Part, marks: Marks | None) -> None:
-        """Read a part: of one that was marked the lines that are worth it."""
+    def _read(self, part: Part) -> None:
         data, start, stop = part
         if self.reports.is_open:
             self._read_reports(data[start:stop])
-        if marks is not None and self._fast is not None:
-            _, sieve = self._fast
-            count = len(marks.ends)
-            self._read_sifted(sieve, sieve.sift(marks), part)
-        elif any(data.find(word, start, stop) >= 0 for word in _WORDS):
-            count = self._read_lines(data[start:stop])
+        is_large = stop - start > _SIEVED and not self._is_wrapped
+        if not any(data.find(word, start, stop) >= 0 for word in _WORDS):
+            count = data.count(b"\n", start, stop)
+        elif is_large and self._sieve is not None:
+            count = self._read_sifted(self._sieve, part)
         else:
-            count = data[start:stop].count(b"\n")
+            count = self._read_lines(data[start:stop])
         self.lines += count
         self._number += count
         tail = data[max(start, stop - _TAIL_BYTES) : stop]
@@ -181,18 +151,17 @@ class Parser:
     def _read_reports(self, part: bytes) -> None:
         self.reports.read(self._source, self._number + 1, part)
 
-    def _read_sifted(self, sieve: Sieve, sifted: Sifted, part: Part) -> None:
-        """Read what the sieve lets through of a part."""
-        data, start, stop = part
+    def _read_sifted(self, through: Sieve, part: Part) -> int:
+        """Read what the sieve lets through of a part; return how many lines it has."""
+        sifted = Sifted(through, part, prefixed=self._is_prefixed)
         first = self._number + 1
         source, at, usual = self._source, self._at, self.book.communicators.read_usual
         called = self._speakers.called
-        connected, told = self._told(sifted, data, start)
+        connected, told = self._told(sifted)
         learned: dict[int, None] = {}
         unlike: set[int] = set()
-        for line, begin, end, its_hash in sifted.rows():
+        for line, text, its_hash in sifted.rows():
             if its_hash:
-                text = data[start + begin : start + end]
                 process = self._connected(first + line, text, connected.get(line))
                 if process is None:
                     if its_hash not in unlike:
@@ -206,15 +175,14 @@ class Parser:
                 said = next(told)
                 process = called(said[0], said[1]) if said[0] else None
                 if process is not None and said[-1]:
-                    at(source, first + line, data[start + begin : start + end])
+                    at(source, first + line, text)
                 if process is not None and usual(process, said):
                     if not process.is_remapped:
                         continue
                     self._hear_again(process)
                 else:
-                    text = data[start + begin : start + end]
                     if reports.begins(text):
-                        self._read_reports(data[start:stop])
+                        self._read_reports(part.data[part.start : part.stop])
                     self._take(first + line, text)
             if self._again:
                 # Twice the same channel line does no harm.
@@ -222,19 +190,18 @@ class Parser:
                 for each in self._again:
                     learned.pop(each, None)
                 self._forget()
-        sieve.learn(list(learned))
+        through.learn(learned)
+        return sifted.count
 
     def _told(
-        self, sifted: Sifted, data: bytes | mmap, start: int
+        self, sifted: Sifted
     ) -> tuple[dict[int, channels.Said], Iterator[communicators.Said]]:
         """What the lines to be read say that have a usual form, for all together: of channels by
         the line's index, of communicators for one line without a hash after the other.
         """
-        hashed: list[bytes] = []
-        others: list[bytes] = []
-        for _, begin, end, its_hash in sifted.kept:
-            (hashed if its_hash else others).append(data[start + begin : start + end])
-        if self.is_prefixed:
+        hashed = [text for _, text, its_hash in sifted.kept if its_hash]
+        others = [text for _, text, its_hash in sifted.kept if not its_hash]
+        if self._is_prefixed:
             hashed, others = list(map(without_prefix, hashed)), list(map(without_prefix, others))
         indexes = (row[0] for row in sifted.kept if row[-1])
         said = zip(indexes, channels.usual_lines(hashed), strict=True)
@@ -254,8 +221,8 @@ class Parser:
 
     def _forget(self) -> None:
         """Let through again what has to be heard again."""
-        if self._again and self._fast is not None:
-            self._fast[1].forget(self._again)
+        if self._again and self._sieve is not None:
+            self._sieve.forget(self._again)
         self._again = set()
 
     def _take(self, number: int, line: bytes) -> Process | None:
@@ -266,7 +233,7 @@ class Parser:
         if text[:8] in _DULL and b" NCCL " not in text:
             return None
         tail = text[8:] if text[:8] == b"Channel " else b""
-        core = head[head.rfind(b" ", 0, -5) + 1 :] if self.is_prefixed else head
+        core = head[head.rfind(b" ", 0, -5) + 1 :] if self._is_prefixed else head
         process = self._speakers.of(core)
         if process is None:
             return self._slow(number, line, head, tail)
@@ -296,9 +263,9 @@ class Parser:
         if ras.BEGIN in piece or reports.FLIGHT in piece:
             self._read_reports(piece)
         lines = piece.split(b"\n")[:-1]
-        if self.is_wrapped:
+        if self._is_wrapped:
             lines = [plain(line) for line in lines]
-        if self.is_prefixed:
+        if self._is_prefixed:
             self._read_prefixed(lines, self._number + 1)
         else:
             self._read_plain(lines, self._number + 1)
@@ -349,8 +316,8 @@ class Parser:
         if b" NCCL CALL " in raw or b" NCCL TRACE " in raw:
             return None
         text = plain(raw[:LONGEST])
-        if not self.is_wrapped and is_wrapped(raw) and text != raw:
-            self.is_wrapped = True
+        if not self._is_wrapped and is_wrapped(raw) and text != raw:
+            self._is_wrapped = True
         self._at(self._source, number, text)
         found = list(records(text, self._speakers.hosts))
         if not found:
@@ -360,7 +327,7 @@ class Parser:
         for record in found:
             process = self._read_record(record)
         core = record.core
-        self.is_prefixed = self.is_prefixed or (head != core and self._speakers.knows(core))
+        self._is_prefixed = self._is_prefixed or (head != core and self._speakers.knows(core))
         self._speakers.introduce(core, process)
         if len(found) > 1:
             return None
