@@ -879,3 +879,16 @@ def test_multicast_memory_by_the_place_that_the_warning_names() -> None:
     assert diagnose([*lines, a.info("transport/nvls.cc:409 -> 1")]).roots == ("nvls-bind-failed",)
     lines[-1] = a.warn("Cuda failure 401 'the operation'", "enqueue.cc:254")
     assert "nvls-bind-failed" not in names(diagnose([*lines, a.info("enqueue.cc:40 -> 1")]))
+
+
+_TWICE = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
+
+
+def test_a_quote_is_shown_with_its_line() -> None:
+    quoted = ["loss 1.0"] * 40000 + ["Last error:", "worker 3 ends", _TWICE]
+    (found,) = diagnose([*quoted, "NCCL version 2.26.2"]).findings
+    assert (found.name, found.evidence[0].object.rpartition(":")[2]) == (
+        "nccl-duplicate-gpu",
+        "40003",
+    )
+    assert diagnose([_TWICE, "NCCL version 2.26.2"]).findings == ()

@@ -39,9 +39,11 @@ def read_all(texts: Iterable[TextInput]) -> Reading:
     parser = Parser()
     for text in texts:
         parser.open(text.name)
+        tail = b""
         for chunk in chunks(text):
-            quotes.read(parser, chunk)
             parser.feed(chunk)
+            tail = quotes.tail_of(tail, chunk)
+        quotes.read(parser, tail)
     return reading(parser.finish())
 
 

@@ -348,8 +348,8 @@ def read_nccl(members: Iterable[Pod], logs: dict[str, str]) -> NcclLog | None:
     for key in telling:
         parser.open(f"log {key}")
         whole = logs[key].encode("utf-8", "surrogateescape")
-        quotes.read(parser, whole)
         parser.feed(whole)
+        quotes.read(parser, whole[-quotes.TAIL_BYTES :])
     return msgspec.structs.replace(parser.finish(), places=tuple(map(place, pods)))
 
 

@@ -17,7 +17,9 @@ def parse(chunks: Iterable[bytes], source: str = "log") -> NcclLog:
 
     parser = Parser()
     parser.open(source)
+    tail = b""
     for chunk in chunks:
-        quotes.read(parser, chunk)
         parser.feed(chunk)
+        tail = quotes.tail_of(tail, chunk)
+    quotes.read(parser, tail)
     return parser.finish()
