@@ -134,6 +134,15 @@ _MEANINGS = {
         certainty=Certainty.LIKELY,
         severity=Severity.ERROR,
     ),
+    "p2p-disabled": _Meaning(
+        "The driver lets these GPUs not reach each other's memory, and the program cannot do"
+        " without: virtualisation, IOMMU or ACS, or a GPU model without peer access."
+    ),
+    "peermem-missing": _Meaning(
+        "The program looked for the kernel module by which RDMA adapters reach GPU memory, and"
+        " found none. NCCL can do without where the driver offers DMA-BUF; this program asks for"
+        " the module."
+    ),
     "shm-too-small": _Meaning(
         "The program could not get the shared memory it wants: /dev/shm is too small or full."
         " Without a volume there a container has 64 MiB of it."
@@ -201,6 +210,7 @@ _WORDS = {
     "pod": "the program",
     "size": "too small",
     "call": "ibv_reg_mr",
+    "link": "PCIe or NVLink",
     "step": "set-up",
     "reason": "unknown",
 }

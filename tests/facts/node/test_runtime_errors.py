@@ -318,6 +318,10 @@ def test_the_plugins_hint_counts_where_nothing_else_is_known() -> None:
          "| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: N/A      |"),
         ("no-code-for-gpu", "Minimum and Maximum cuda capability supported by this version of "
          "PyTorch is (7.0) - (12.0)"),
+        ("p2p-disabled", "CUDA error: peer access is not supported between these two devices"),
+        ("p2p-disabled", "src/host/topo/topo.cpp:469: [GPU 1] Peer GPU 0 is not accessible, exit"),
+        ("peermem-missing", "ibgda.cpp:nvshmemt_init:3626: neither nv_peer_mem, or nvidia_peermem "
+         "detected. Skipping transport."),
         ("device-ordinal-invalid", " But your machine only has: [0, 1]"),
         ("device-ordinal-invalid", "ValueError: invalid CUDA device id"),
         ("gpu-out-of-memory", "unable to allocate CUDA0 buffer of size 4294967296"),
@@ -355,6 +359,8 @@ def test_the_same_meaning_in_other_words(name: str, text: str) -> None:
         "error running hook #0: exit status 1, stdout: , stderr: failed to open /etc/hostname",
         "The engine plan file is not compatible with this version of TensorRT",
         "your machine only has 64 GB of memory",
+        "[TensorRT-LLM][WARNING] Device 2 peer access Device 5 is not available.",
+        "nvidia_peermem: module loaded",
         "| NVIDIA-SMI 570.133.20   Driver Version: 570.133.20   CUDA Version: 12.8     |",
         "driver 580.95.05 is newer than the runtime",
         "Building CUDA kernels for sm_80;sm_90",

@@ -263,6 +263,13 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"\b(?:CUDA\d* buffer|on (?:the )?GPU|GPU memory|VRAM)",
     ),
     ("nvlink-error", r"Invalid access of peer GPU memory over nvlink"),
+    # NVSHMEM: it has no other way between GPUs of one host, and none to the adapters by itself
+    ("p2p-disabled", r"\bPeer GPU \d+ is not accessible\b"),
+    (
+        "peermem-missing",
+        r"neither nv_peer_mem,? n?or nvidia_peermem\b"
+        r"|\bnvidia[_-]peermem\b.{0,30}\b(?:not (?:loaded|found|detected|installed)|missing)",
+    ),
     ("cuda-unknown-error", r"CUDA unknown error"),
     (
         "mps-daemon-unreachable",
