@@ -196,6 +196,34 @@ def test_a_table_beside_a_longer_log_is_read_as_the_log(tmp_path: Path) -> None:
     assert explain(tmp_path, xid * 9 + HEADER + ROW)[0] == "kernel-log"
 
 
+XID = "[ 1.5] NVRM: Xid (PCI:0000:c9:00): 79, pid=1, name=a, GPU has fallen off the bus.\n"
+WARN = (
+    "node-a:1:2 [0] misc/socket.cc:9 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on"
+)
+PATHS = (
+    "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\n"
+    "GPU0\t X \tNV12\tNV12\tSYS\t0-31\nGPU1\tNV12\t X \tNV12\tSYS\t0-31\n"
+    "GPU2\tNV12\tNV12\t X \tSYS\t0-31\nGPU3\tSYS\tSYS\tSYS\t X \t0-31\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("around", "name"),
+    [(XID, "gpu-lost"), (f"{WARN} CUDA device 1b000\n", "nccl-duplicate-gpu"),
+     (PATHS, "nvlink-missing")],
+    ids=["kernel", "NCCL", "topo -m"],
+)  # fmt: skip
+def test_a_few_lines_beside_it_are_read_as_what_they_are(
+    tmp_path: Path, around: str, name: str
+) -> None:
+    table = HEADER + "".join(ROW.replace(" 0  NV", f" {n}  NV") for n in range(4))
+    kind, report = explain(tmp_path, table + "\n" + around)
+    assert kind == "nvidia-smi"
+    assert name in report.roots
+    assert report.roots.count(name) == 1
+    assert sum(finding.name == name for finding in report.findings) == 1
+
+
 def test_values_are_typed() -> None:
     (gpu,) = smi_gpu.gpus(smi_text.parse(HEADER + ROW), Subject("Host", "x")).gpus
     assert (gpu.pci, gpu.name, gpu.temperature) == ("0000:c9:00.0", "NVIDIA L40S", 33)
