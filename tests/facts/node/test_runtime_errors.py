@@ -318,6 +318,8 @@ def test_the_plugins_hint_counts_where_nothing_else_is_known() -> None:
          "| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: N/A      |"),
         ("no-code-for-gpu", "Minimum and Maximum cuda capability supported by this version of "
          "PyTorch is (7.0) - (12.0)"),
+        ("no-devices", "Cannot run short-ranged nonbonded interactions on a GPU because no GPU is"),
+        ("no-devices", "ERROR: Could not find/initialize a specified accelerator device"),
         ("p2p-disabled", "CUDA error: peer access is not supported between these two devices"),
         ("p2p-disabled", "src/host/topo/topo.cpp:469: [GPU 1] Peer GPU 0 is not accessible, exit"),
         ("peermem-missing", "ibgda.cpp:nvshmemt_init:3626: neither nv_peer_mem, or nvidia_peermem "

@@ -23,7 +23,7 @@ NO_DRIVER = (
     rf"|(?:\bno|missing|without(?: an?)?|{CANNOT_GET}) (?:\w+ )?(?:CUDA|NVIDIA) drivers?\b"
     r"(?! (?:version|API|process))"
 )
-_GPUS = r"(?:GPUs?\b|CUDA devices?|NVIDIA (?:GPU|device|card)s?)"
+_GPUS = r"(?:GPUs?\b|CUDA devices?|accelerator devices?|NVIDIA (?:GPU|device|card)s?)"
 _NOT_THE_GPU = (
     r"(?!(?: devices?)? (?:MIG|memory|resources?|process\w*|code|nodes?|metrics|operator|plugin"
     r"|labels?|support|name|usage|utili[sz]ation|driver|stats|model|alloc\w+|annotations?|quotas?|requests?"
@@ -37,8 +37,10 @@ NO_GPU = (
     r"(?:\b(?:no|zero|0) (?:[^\s:]+ ){0,4}?(?:(?:GPUs?|accelerators?|compute devices?)\b"
     r"|active driver\(s\)|(?:CUDA|NVIDIA)[- ](?:capable|compatible|enabled|GPU|device|card)\w*)"
     rf"{_NOT_THE_GPU}.{{0,60}}?\b(?:{_SEEN})\b(?! to be)"
+    # where the line is broken
+    r"|\bno (?:\w+ )?GPUs? (?:is|are|was|were)\s*$"
     rf"|\bno (?:visible|accessible|usable|compatible) (?:[^\s:]+ ){{0,2}}?{_GPUS}{_NOT_THE_GPU}"
-    rf"|(?:not able to|{FAILED_TO}) (?:find|detect|locate|access|see|use|discover)\w* "
+    rf"|(?:not able to|{FAILED_TO}) (?:find|detect|locate|access|see|use|discover)\w*(?:/\w+)? "
     rf"(?:\w+ ){{0,3}}?{_GPUS}\b{_NOT_THE_GPU}"
     rf"|\b(?:CUDA|{_GPUS}) (?:is |are |was |were )?"
     r"(?:not (?:found|detected|available|accessible)|unavailable\b)"
