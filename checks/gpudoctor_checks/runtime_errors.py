@@ -172,7 +172,7 @@ _HINTS = {
         certainty=Certainty.LIKELY,
     ),
     "cell": _Meaning(
-        "nvidia-smi shows ERR! in place of a reading: the GPU did not answer. See"
+        "nvidia-smi shows an error in place of a reading: the GPU did not answer. See"
         " nvidia-smi -q for its recovery action, and the kernel log for an Xid.",
         certainty=Certainty.POSSIBLE,
         severity=Severity.WARNING,

@@ -175,7 +175,9 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"GPU Recovery Action\s*: *(?:GPU |Bus )?(?:Reset|Drain)|Reset Required\s*: *Yes"
         r"|GPU requires reset|(?:GPU|NVML_?ERROR)_?(?:RE?QUIRES?_?RESET|RESET_?REQUIRED)"
         r"|Drain and Reset Recommended\s*: *Yes"
-        r"|^\|\s*(?P<cell>ERR!)",  # a row of nvidia-smi's table
+        # a row of nvidia-smi's table, of its -q, of a query
+        r"|^\|\s*(?P<cell>ERR!)|^ {4,}[A-Z][\w .]* : (?P<entry>Unknown Error)\s*$"
+        r"|^[^,]+,.*\[(?P<field>Unknown Error)\]",
     ),
     (
         "imex-channel-unavailable",
@@ -340,7 +342,7 @@ HINTS = (
 NO_HINT = "NV_WARN_NOTHING_TO_DO"
 ALIASES = {
     "crio": "handler", "docker": "handler", "shim": "handler", "oci": "handler",
-    "cri": "handler",
+    "cri": "handler", "entry": "cell", "field": "cell",
     "driver_library": "library", "node": "device", "named": "device", "asked": "device",
     "spec": "step", "why": "reason", "oci_step": "step", "oci_reason": "reason",
     "hook": "step", "exit": "reason", "trouble": "reason", "direct": "step", "not": "reason",

@@ -97,6 +97,8 @@ _KNOWN = frozenset(
 )  # fmt: skip
 _OLD_REASON = "clocks_throttle_reasons."
 _FEWEST_COLUMNS = 2
+_NO_ANSWER = "Unknown Error"
+"""In place of a value: the GPU did not answer. Such a line is left to those who read errors."""
 
 
 class SmiGpu(msgspec.Struct, frozen=True):
@@ -197,7 +199,7 @@ class _Found:
             self._path.pop()
         self._path.append((depth, entry["key"]))
         name = _OF_BLOCK.get("/".join(key for _, key in self._path))
-        if name is None or entry["value"] is None:
+        if name is None or entry["value"] is None or _NO_ANSWER in entry["value"]:
             return False
         self.gpus[-1].values.setdefault(name, entry["value"])
         return True
@@ -224,7 +226,7 @@ class _Found:
         values = dict(zip(self._columns, cells, strict=True))
         self.driver = values.get("driver_version", self.driver)
         self._add({"index": str(len(self.gpus))} | values)
-        return True
+        return _NO_ANSWER not in line
 
     def _add(self, values: dict[str, str]) -> None:
         self.gpus.append(SmiGpu(dict(values)))
