@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudoctor import readings, registry
-from gpudoctor.facts.node import peer_access
+from gpudoctor.facts.node import peer_access_text
 from gpudoctor.report import Report, Severity, Subject
 from gpudoctor.sources.text import open_input
 
@@ -67,10 +67,10 @@ def test_a_table_of_nvlink_beside_one_that_is_all_right(tmp_path: Path) -> None:
 def test_the_matrix_of_paths_is_another_table(tmp_path: Path) -> None:
     paths = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-55\nGPU1\tNV18\t X \t0-55\n"
     assert explain(tmp_path, paths)[0] == "topology"
-    assert peer_access.rows_seen(paths) == 0
+    assert peer_access_text.rows_seen(paths) == 0
 
 
 @given(st.text(alphabet="GPU012X OKCNS\t\n", max_size=200))
 def test_any_text_is_taken(text: str) -> None:
-    found = peer_access.parse(text, Subject("Host", "x"), "x")
+    found = peer_access_text.parse(text, Subject("Host", "x"), "x")
     assert found is None or found.rows
