@@ -120,6 +120,7 @@ def explain(tmp_path: Path, content: str) -> tuple[str, Report]:
         (HEADER + ROW + ROW.replace(" 0  NV", " 1  NV"), 2),
         (OLD, 1),
         ("".join(f"# {line}\n" for line in OLD.splitlines()), 1),
+        (HEADER + ROW.replace("Default", "E. Process").replace(" On |", " WDDM |"), 1),
         (BLOCK, 1),
         (LISTED, 2),
         (CSV, 1),
@@ -129,7 +130,7 @@ def explain(tmp_path: Path, content: str) -> tuple[str, Report]:
         (BLOCK.replace(": No\n", ": N/A\n"), 1),
         (BLOCK.replace(": No\n", ": Requested functionality has been deprecated\n", 2), 1),
     ],
-    ids=["table", "two", "2017", "quoted", "-q", "-L", "csv", "nvlink", "no fabric", "no rows",
+    ids=["table", "two", "2017", "quoted", "exclusive", "-q", "-L", "csv", "nvlink", "no fabric", "no rows",
          "deprecated"],
 )  # fmt: skip
 def test_healthy_gpus_are_recognised_and_well(tmp_path: Path, text: str, gpus: int) -> None:
@@ -233,6 +234,9 @@ def test_values_are_typed() -> None:
     assert (gpu.performance_state, gpu.ecc_uncorrected) == (8, 0)
     assert gpu.memory == MemoryUse(46068 << 20, 1 << 20)
     assert isinstance(gpu.links, NotAvailable)
+    found = smi_text.parse(HEADER + ROW.replace("Default", "E. Process"))
+    (gpu,) = smi_gpu.gpus(found, Subject("Host", "x")).gpus
+    assert (gpu.compute_mode, gpu.temperature) == (3, 33)
 
 
 @pytest.mark.parametrize(

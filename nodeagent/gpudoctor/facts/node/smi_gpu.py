@@ -46,7 +46,10 @@ _RECOVERY = {
     "drain and reset": 4, "recover imex domain": 5, "bus reset": 6, "system reboot": 7,
 }  # fmt: skip
 _RESET, _DRAIN_AND_RESET = _RECOVERY["reset"], _RECOVERY["drain and reset"]
-_COMPUTE = {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusive_process": 3}
+_COMPUTE = {
+    "default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusive_process": 3,
+    "e. thread": 1, "e. process": 3,
+}  # fmt: skip
 _FABRIC = {"not started": 1, "in progress": 2, "completed": 3}
 _SUMMARY = {"healthy": 1, "unhealthy": 2, "limited capacity": 3}
 _FAILED = 999
@@ -131,7 +134,9 @@ def _gpu(number: int, one: SmiGpu) -> Gpu:
         "gsp_firmware": said.text("gsp_firmware"),
         "recovery_action": _recovery(said),
         "mig_mode": said.get("mig.mode.current", lambda words: _modes(_yes(words))),
-        "compute_mode": said.get("compute_mode", lambda words: _compute_mode(words.lower())),
+        "compute_mode": said.get(
+            "compute_mode", lambda words: _compute_mode(words.lower().rstrip("."))
+        ),
         "persistence": said.flag("persistence_mode"),
         "memory": _memory(said),
         "ecc_uncorrected": _uncorrected(said),
@@ -157,7 +162,7 @@ def _modes(current: bool | None) -> Modes | None:
 
 
 def _compute_mode(word: str) -> int | None:
-    """The table cuts long words: `E. Process`, `Prohib...`."""
+    """The table shortens or cuts long words: `E. Process`, `Prohib...`."""
     return next((number for name, number in _COMPUTE.items() if name.startswith(word[:7])), None)
 
 

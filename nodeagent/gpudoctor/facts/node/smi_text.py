@@ -11,14 +11,14 @@ import re
 import msgspec
 
 _ROW = re.compile(
-    r"\|\s*(?P<index>\d{1,3})\s+(?P<name>\S.*?)\s+(?:On|Off|N/A)\s*"
+    r"\|\s*(?P<index>\d{1,3})\s+(?P<name>\S.*?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM)\s*"
     r"\|\s*(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s+(?:On|Off|N/A)\s*"
     r"\|\s*(?P<ecc>\S+)\s*\|"
 )
 _VALUES = re.compile(
     r"\|\s*(?:\d{1,3}%|N/A)\s*(?P<temperature>\d{1,3}C|N/A)\s+(?P<pstate>P\d{1,2}|N/A)\s+[^|]*"
     r"\|\s*(?P<used>\d+)MiB\s*/\s*(?P<total>\d+)MiB\s*"
-    r"\|\s*(?:\d{1,3}%|N/A)\s+(?P<mode>\w+|N/A)[ .]*\|"
+    r"\|\s*(?:\d{1,3}%|N/A)\s+(?P<mode>[\w. ]+?|N/A)\s*\|"
 )
 _MIG = re.compile(r"\|\s*\|\s*\|\s*(?P<mig>Enabled|Disabled)\*?\s*\|")
 _DRIVER = re.compile(r"\b(?:Driver|KMD) Version\s*:\s*(?P<driver>\d{3}\.[\d.]+)")
