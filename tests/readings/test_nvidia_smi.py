@@ -130,8 +130,8 @@ def explain(tmp_path: Path, content: str) -> tuple[str, Report]:
         (BLOCK.replace(": No\n", ": N/A\n"), 1),
         (BLOCK.replace(": No\n", ": Requested functionality has been deprecated\n", 2), 1),
     ],
-    ids=["table", "two", "2017", "quoted", "exclusive", "-q", "-L", "csv", "nvlink", "no fabric", "no rows",
-         "deprecated"],
+    ids=["table", "two", "2017", "quoted", "exclusive", "-q", "-L", "csv", "nvlink", "no fabric",
+         "no rows", "deprecated"],
 )  # fmt: skip
 def test_healthy_gpus_are_recognised_and_well(tmp_path: Path, text: str, gpus: int) -> None:
     kind, report = explain(tmp_path, text)
