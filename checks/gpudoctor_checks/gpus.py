@@ -147,13 +147,21 @@ def memory_repair(gpus: NodeGpus) -> Iterator[Result]:
             yield msgspec.structs.replace(
                 _about(
                     gpus, gpu, "gpu-uncorrectable-ecc",
-                    f"Since the driver was loaded, or the GPU reset, its memory had "
-                    f"{gpu.ecc_uncorrected} errors that could not be corrected. What used it then "
-                    "was stopped; nothing waits for repair.",
+                    "Since the driver was loaded, or the GPU reset, its memory had"
+                    f" {gpu.ecc_uncorrected} errors that could not be corrected. What used it then"
+                    f" was stopped; {_repair(gpu)}.",
                     Evidence(_NVML, "volatile uncorrected ECC errors", str(gpu.ecc_uncorrected)),
                 ),
                 severity=Severity.WARNING,
             )  # fmt: skip
+
+
+def _repair(gpu: Gpu) -> str:
+    if isinstance(gpu.remapped_rows, NotAvailable) and isinstance(
+        gpu.retired_pending, NotAvailable
+    ):
+        return "whether a repair waits for a reset is not said: nvidia-smi -q tells"
+    return "no repair waits"
 
 
 def _spares(gpu: Gpu) -> Iterator[Evidence]:

@@ -188,6 +188,14 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, name: str) -> None:
     assert report.findings[0].severity.rank >= Severity.WARNING.rank
 
 
+def test_what_a_short_form_does_not_tell_is_said(tmp_path: Path) -> None:
+    for text in (HEADER + ROW, LISTED):
+        (unknown,) = explain(tmp_path, text)[1].unknown
+        assert "nvidia-smi -q" in unknown.why
+    for text in (BLOCK, CSV, LINKS):
+        assert explain(tmp_path, text)[1].unknown == ()
+
+
 def test_evidence_of_what_stands_around_names_the_line(tmp_path: Path) -> None:
     error = "RuntimeError: No CUDA GPUs are available\n"
     _, report = explain(tmp_path, HEADER + ROW + error)

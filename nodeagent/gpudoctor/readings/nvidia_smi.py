@@ -10,15 +10,17 @@ from typing import Any
 from gpudoctor.errors import InputError
 from gpudoctor.facts import nccl
 from gpudoctor.facts.node import smi_gpu, smi_text, topology_text
+from gpudoctor.facts.node.gpu import NodeGpus, NotAvailable
 from gpudoctor.facts.node.kernel_log import published
 from gpudoctor.facts.node.kernel_log_reader import read_kernel_log
 from gpudoctor.facts.node.runtime_error_lines import recognise_all
 from gpudoctor.facts.node.runtime_errors import ErrorLines
 from gpudoctor.facts.node.smi_text import SmiText
 from gpudoctor.readings import Format, Reading
-from gpudoctor.report import Evidence, ReportSubject, Subject
+from gpudoctor.report import Evidence, ReportSubject, Subject, Unknown
 from gpudoctor.sources.text import TextInput
 
+_IN_FULL = "not in this output of nvidia-smi: `nvidia-smi -q` shows them"
 _KERNELS, _NCCLS = "NVRM: ", " NCCL WARN "
 
 
@@ -45,8 +47,21 @@ def _read(text: TextInput) -> Reading:
         subject=ReportSubject("GPUs", text.name),
         facts=tuple(facts),
         published=told,
+        unknown=_untold(gpus),
         is_complete=lambda _kind: True,
     )
+
+
+def _untold(gpus: NodeGpus) -> tuple[Unknown, ...]:
+    """Say what a table, a list or a query leaves out of what decides over a GPU's health."""
+    told = any(
+        not isinstance(value, NotAvailable)
+        for gpu in gpus.gpus
+        for value in (gpu.recovery_action, gpu.remapped_rows, gpu.links)
+    )
+    if told:
+        return ()
+    return (Unknown("recovery action, memory repair, PCIe and fabric", _IN_FULL),)
 
 
 def _errors(source: str, found: SmiText) -> ErrorLines:
