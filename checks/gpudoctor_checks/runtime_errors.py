@@ -177,6 +177,11 @@ _HINTS = {
         certainty=Certainty.POSSIBLE,
         severity=Severity.WARNING,
     ),
+    "xid": _Meaning(
+        "A program that watches the GPUs took this one out of service because of an Xid; the"
+        " kernel log has the driver's own line, and what came before it.",
+        certainty=Certainty.LIKELY,
+    ),
     "level_cell": _Meaning(
         "nvidia-smi runs and tells no CUDA level: libcuda.so.1 is not here. In a container that is"
         " for want of the driver capability compute (NVIDIA_DRIVER_CAPABILITIES=compute,utility);"
