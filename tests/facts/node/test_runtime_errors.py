@@ -320,6 +320,9 @@ def test_the_plugins_hint_counts_where_nothing_else_is_known() -> None:
          "PyTorch is (7.0) - (12.0)"),
         ("no-devices", "Cannot run short-ranged nonbonded interactions on a GPU because no GPU is"),
         ("no-devices", "ERROR: Could not find/initialize a specified accelerator device"),
+        ("gpu-needs-reset",
+         "Unable to determine the device handle for GPU0: 0000:3B:00.0: GPU requires reset"),
+        ("gpu-lost", "Unable to determine the device handle for GPU0: 0000:3B:00.0: Unknown Error"),
         ("p2p-disabled", "CUDA error: peer access is not supported between these two devices"),
         ("p2p-disabled", "src/host/topo/topo.cpp:469: [GPU 1] Peer GPU 0 is not accessible, exit"),
         ("peermem-missing", "ibgda.cpp:nvshmemt_init:3626: neither nv_peer_mem, or nvidia_peermem "

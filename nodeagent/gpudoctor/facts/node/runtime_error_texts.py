@@ -164,7 +164,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|nvmlDeviceGetHandleBy\w+(?:\([^)]*\))? ?(?:failed|returned)?: ?Unknown Error"
         r"|error getting device handle for index '?\d+'?: ?Unknown Error"
         r"|Unable to determine the device handle for GPU\s*(?:\d{1,3}: ?)?"
-        r"(?P<device>[\dA-F]{3,8}:[\dA-F]{2}:[\dA-F]{2})",
+        # what stands behind the address may tell better
+        r"(?P<device>[\dA-F]{3,8}:[\dA-F]{2}:[\dA-F]{2})(?!.*(?:requires reset|permission))",
     ),
     (
         "gpu-needs-reboot",
