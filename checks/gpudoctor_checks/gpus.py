@@ -362,7 +362,8 @@ def _about(
     device = gpu.label.rpartition(".")[0] if ":" in gpu.label else gpu.label
     uuid = f" ({gpu.uuid})" if isinstance(gpu.uuid, str) else ""
     subject = Subject(gpus.subject.kind, gpus.subject.name, gpus.subject.namespace, device=device)
-    common = {"device": f"{device}{uuid}", "node": gpus.subject.name, "codes": "none read"}
+    shown = device.removeprefix("GPU ")  # titles say that it is one
+    common = {"device": f"{shown}{uuid}", "node": gpus.subject.name, "codes": "none read"}
     return finding(
         name,
         subject,

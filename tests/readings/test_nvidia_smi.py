@@ -188,6 +188,13 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, name: str) -> None:
     assert report.findings[0].severity.rank >= Severity.WARNING.rank
 
 
+def test_a_gpu_without_an_address_is_named_by_its_number(tmp_path: Path) -> None:
+    down = LINKS.replace("Link 7: 26.562 GB/s", "Link 7: <inactive>", 1)
+    (found,) = explain(tmp_path, down)[1].findings
+    assert found.title.startswith("GPU 0 (GPU-0) has 17 active NVLinks")
+    assert found.subject.device == "GPU 0"
+
+
 def test_what_a_short_form_does_not_tell_is_said(tmp_path: Path) -> None:
     for text in (HEADER + ROW, LISTED):
         (unknown,) = explain(tmp_path, text)[1].unknown
