@@ -211,7 +211,7 @@ class Parser:
     def _connected(self, number: int, line: bytes, said: channels.Said | None) -> Process | None:
         """Read a channel line, by what it says if it has the usual form; return as `_take`."""
         process = self._speakers.called(said[0], said[1]) if said else None
-        if said is None or process is None:
+        if said is None or process is None or b"NCCL " in said[-1]:
             return self._take(number, line)
         if said[2] not in process.heard:
             self._at(self._source, number, line)
@@ -331,7 +331,7 @@ class Parser:
         self._speakers.introduce(core, process)
         if len(found) > 1:
             return None
-        if head != core and text.startswith(head):
+        if head != core and head.endswith(core) and text.startswith(head):
             self._speakers.introduce(head, process)
         if not tail:
             return None
