@@ -160,3 +160,17 @@ def test_a_line_torn_before_another_does_not_lend_it_its_name() -> None:
     lines[100] = torn + other.info("Channel 00/0 : 1[0] -> 2[0] [send] via NET/Socket/0")
     lines[7000] = one.info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/1")
     both("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("between", [0, 2000], ids=["in-one-part", "in-the-next-part"])
+def test_channels_of_a_wider_communicator_are_heard_anew(between: int) -> None:
+    rank = Rank("node-a", 0)
+    channels = [
+        rank.info(f"Channel {n % 32:02d}/0 : 0[0] -> 1[0] [send] via NET/IB/0") for n in range(500)
+    ]
+    filler = ["step 5 of a training loop that says nothing of networks"] * between
+    begin = [rank.info(f"{comm(rank, size, f'0x{size}')}- Init START") for size in (2, 4)]
+    raw = "\n".join([*start([rank]), begin[0], *channels, begin[1], *filler, *channels, ""])
+    log = parse(pieces(raw.encode(), LARGE), "x.log")
+    assert log == parse(pieces(raw.encode(), 5000), "x.log")
+    assert log.grid
