@@ -143,6 +143,13 @@ def test_same_finding_by_two_rules_is_one_with_both_evidences(diagnose: Diagnose
     assert [item.object for item in found.findings[0].evidence] == ["b", "a"]
 
 
+def test_the_same_evidence_is_said_once(diagnose: Diagnose) -> None:
+    (only,) = diagnose(
+        finding("slow", POD, "", Evidence("a"), Evidence("b"), Evidence("a"))
+    ).findings
+    assert [item.object for item in only.evidence] == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [

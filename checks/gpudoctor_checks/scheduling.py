@@ -351,9 +351,7 @@ def _taints(situation: PodSituation, fits: Sequence[NodeFit]) -> Iterator[Result
         related=(situation.subject, *supply.subjects(nodes)),
         leans_on=("Node",),
         fix="If the pod may run there, add to spec.tolerations: "
-        + ", ".join(
-            f"{{key: {t.key}, operator: Exists, effect: {t.effect}}}" for t in taints[:_SHOWN]
-        ),
+        + ", ".join(taint.toleration for taint in taints[:_SHOWN]),
     )
 
 

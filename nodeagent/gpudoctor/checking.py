@@ -66,13 +66,13 @@ def finding(
 
     `severity` and `blame` replace the catalogue's default; the runbook must list the severity
     under `may_be`. `fix` replaces the catalogue's advice for its main audience, for example
-    with a patch to paste.
+    with a patch to paste. What several pieces of evidence say alike is said once.
     """
     return Draft(
         name=name,
         subject=subject,
         detail=detail,
-        evidence=evidence,
+        evidence=tuple(dict.fromkeys(evidence)),
         values=values or {},
         certainty=certainty,
         severity=severity,

@@ -314,9 +314,15 @@ class TestMissingToleration:
         ]
         assert found.fix == (
             "If the pod may run there, add to spec.tolerations: "
-            "{key: team, operator: Exists, effect: NoSchedule}"
+            '{key: team, operator: Equal, value: "ml", effect: NoSchedule}'
         )
         assert "the taint team=ml:NoSchedule, which the pod has no toleration for" in found.detail
+
+    def test_a_taint_without_a_value(self) -> None:
+        taint = {"key": "team", "effect": "NoSchedule"}
+        fix = finding_of(ask(waiting(), k8s.node(taints=[taint])), "missing-toleration").fix
+        assert fix is not None
+        assert fix.endswith("{key: team, operator: Exists, effect: NoSchedule}")
 
     @pytest.mark.parametrize(
         ("toleration", "expected"),

@@ -19,12 +19,14 @@ from gpudoctor.sources.kubernetes import client, kinds
 from gpudoctor.sources.kubernetes.errors import ForbiddenError
 from tests import helm
 from tests.cluster import accounts, fleet, stage
+from tests.cluster import test_injection as injection
 from tests.cluster.accounts import Right
 from tests.cluster.admin import JSON, Admin, wait_for
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fleet import Simulated
 from tests.cluster.installed import NAMESPACE, Installed, installed
 from tests.cluster.objects import gpu_pod
+from tests.cluster.test_scheduler_truth import version
 
 pytestmark = pytest.mark.cluster
 
@@ -85,13 +87,16 @@ class TestInstall:
             assert recursive["/host/proc"] == recursive["/host/sys"] == "IfPossible"
 
     def test_the_plain_manifests_are_accepted_as_they_are(self, chart: Installed) -> None:
-        """The server takes all, and finds no field that it would drop."""
+        """The server takes all that it knows, and finds no field that it would drop."""
         kubectl = Path(sys.executable).with_name("kubectl")
+        files = set((helm.CHART.parent / "manifests").rglob("*.yaml"))
+        if version(chart.control_plane.line) < version(injection.SINCE):
+            files.remove(helm.CHART.parent / injection.POLICY)
         answer = subprocess.run(
             [
                 kubectl, f"--kubeconfig={chart.control_plane.admin_kubeconfig}", "apply",
                 "--dry-run=server", "--validate=strict", "--server-side", "--force-conflicts",
-                "--recursive", f"--filename={helm.CHART.parent / 'manifests'}",
+                *(f"--filename={path}" for path in sorted(files)),
             ],
             capture_output=True,
             text=True,
@@ -268,8 +273,8 @@ def test_uninstall_leaves_nothing_of_ours(chart: Installed) -> None:
     group = "admissionregistration.k8s.io/v1"
     for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
         assert not _named(admin.list(group, kind))
-    for version, kind in (("v1", "ServiceAccount"), ("batch/v1", "Job"), (RBAC, "Role")):
-        assert not _named(admin.list(version, kind, NAMESPACE))
+    for group_version, kind in (("v1", "ServiceAccount"), ("batch/v1", "Job"), (RBAC, "Role")):
+        assert not _named(admin.list(group_version, kind, NAMESPACE))
 
 
 _HOOK = {

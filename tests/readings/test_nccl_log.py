@@ -129,6 +129,19 @@ def test_many_hosts_are_folded_and_the_odd_one_stands_alone(tmp_path: Path) -> N
     assert "4 in a cell" in page
 
 
+def test_hosts_come_in_the_order_of_their_ranks() -> None:
+    """So neighbours in a ring stand beside each other, whatever the hosts are called."""
+    hosts = ["b", "a", *(f"node-{n}" for n in range(3, 120))]
+    ranks = [Rank(host, n) for n, host in enumerate(hosts)]
+    assert [host.name for host in read(start(ranks) + ring(ranks)).hosts] == hosts
+
+
+def test_hosts_without_ranks_come_in_the_order_of_their_numbers() -> None:
+    hosts = ["a", "node-9", "node-10", "node-" + "1" * 5000]
+    lines = [Rank(host, 0).info("Using network IB") for host in reversed(hosts)]
+    assert [host.name for host in read(lines).hosts] == hosts
+
+
 def test_gdr_is_published_by_adapter_and_direction() -> None:
     a, b = pair()
     lines = [

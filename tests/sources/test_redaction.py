@@ -93,6 +93,8 @@ def test_objects() -> None:
                     "image": "registry.corp.example/team/train:1",
                     "env": [
                         {"name": "NCCL_IB_HCA", "value": "mlx5_0"},
+                        {"name": "WORLD_SIZE", "value": "8"},
+                        {"name": "NVIDIA_API_KEY", "value": "hunter2"},
                         {"name": "DB", "value": "postgres"},
                     ],
                 }
@@ -113,7 +115,7 @@ def test_objects() -> None:
     assert kept["spec"]["nodeName"] == name == "node-1"
     assert kept["metadata"]["name"] == "trainer-0"
     container = kept["spec"]["containers"][0]
-    assert [entry["value"] for entry in container["env"]] == ["mlx5_0", GONE]
+    assert [entry["value"] for entry in container["env"]] == ["mlx5_0", "8", GONE, GONE]
     assert container["image"] == "registry-1.example/team/train:1"
     assert redacted.logs["ns/trainer-0/main"] == "node-1:1:1 [0] NCCL INFO\n"
     assert "gpu-a17" not in msgspec.json.encode(redacted).decode()

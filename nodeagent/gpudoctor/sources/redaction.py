@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from gpudoctor.report import Report
+from gpudoctor.sources import environment
 from gpudoctor.sources.bundle import Bundle, HostRecording
-from gpudoctor.sources.host import environment
 
 GONE = "[redacted]"
 
@@ -174,7 +174,7 @@ class Redactor:
         for variable in variables:
             if isinstance(variable, dict) and "value" in variable:
                 name = str(variable.get("name", ""))
-                if not name.startswith(environment.PREFIXES):
+                if not environment.is_readable(name):
                     variable = {**variable, "value": GONE}
             kept.append(self.value(variable))
         return kept

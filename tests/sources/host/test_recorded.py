@@ -94,7 +94,10 @@ def test_a_recording_of_this_machine_answers_the_same() -> None:
 
 
 def test_secrets_in_an_environment_are_never_recorded() -> None:
-    environ = b"NCCL_DEBUG=INFO\0AWS_SECRET_ACCESS_KEY=hunter2\0CUDA_VISIBLE_DEVICES=0\0"
+    environ = (
+        b"NCCL_DEBUG=INFO\0AWS_SECRET_ACCESS_KEY=hunter2\0NVIDIA_API_KEY=hunter2\0"
+        b"CUDA_VISIBLE_DEVICES=0\0HOME=/root\0"
+    )
     tree = {"/proc/7/environ": environ.decode()}
     recorder = Recorder(RecordedHost(tree))
     content = recorder.read_bytes("/proc/7/environ")

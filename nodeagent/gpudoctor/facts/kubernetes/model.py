@@ -66,6 +66,13 @@ class Taint(msgspec.Struct, frozen=True):
         value = f"={self.value}" if self.value else ""
         return f"{self.key}{value}:{self.effect}"
 
+    @property
+    def toleration(self) -> str:
+        """What tolerates this taint and no other value of its key, as a line of YAML."""
+        # In quotes, for true or 1 would be no text.
+        how = f'operator: Equal, value: "{self.value}"' if self.value else "operator: Exists"
+        return f"{{key: {self.key}, {how}, effect: {self.effect}}}"
+
 
 class Toleration(msgspec.Struct, frozen=True):
     """A toleration; an empty key with Exists tolerates everything, an empty effect all effects."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import Any
 
@@ -31,19 +30,10 @@ from gpudoctor.facts.kubernetes.model import (
     Volume,
 )
 from gpudoctor.report import Subject
+from gpudoctor.sources.environment import is_readable
 
 NOT_PRINTED = "(not printed)"
 """Stands for a field that a text about an object leaves out, so that it is not taken as absent."""
-
-
-# Environment holds secrets: values are taken of variables that tune GPUs, networks and engines
-# only, and no other value ever enters a fact.
-_READABLE_ENV = re.compile(
-    r"(NCCL|RCCL|UCX|CUDA|NVIDIA|HIP|ROCR|OMPI|FI|GLOO|LWS|PET|VLLM|SGLANG|GPU)_\w+"
-    r"|LD_LIBRARY_PATH|(TENSOR|PIPELINE|DATA)_PARALLEL_SIZE|(TP|PP|DP)_SIZE|NUM_SHARD"
-    r"|NPROC_PER_NODE|NNODES|WORLD_SIZE|OMP_NUM_THREADS|MASTER_ADDR|RAY_ADDRESS"
-)
-_SECRET_ENV = re.compile(r".*(KEY|TOKEN|SECRET|PASS).*")
 
 
 def meta(obj: JsonObject) -> Meta:
@@ -246,7 +236,7 @@ def _container(item: JsonObject, is_init: bool) -> Container:
             name: value
             for entry in fields.objects(item, "env")
             if (name := fields.text(entry, "name"))
-            and _is_readable(name)
+            and is_readable(name)
             and (value := fields.text(entry, "value")) is not None
         },
         requests=fields.quantities(item, "resources", "requests"),
@@ -269,10 +259,6 @@ def _container(item: JsonObject, is_init: bool) -> Container:
         is_init=is_init,
         is_sidecar=_is_sidecar(item, is_init),
     )
-
-
-def _is_readable(variable: str) -> bool:
-    return bool(_READABLE_ENV.fullmatch(variable)) and not _SECRET_ENV.fullmatch(variable)
 
 
 def _is_sidecar(item: JsonObject, is_init: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gpudoctor.facts.nccl.messages import Book
     from gpudoctor.facts.nccl.parser import Parser
 
+_DIGITS = re.compile(r"(\d+)")
 _Member = TypeVar("_Member", int, tuple[int, str])
 
 _RANKS_KEPT = 64
@@ -185,7 +187,7 @@ def _hosts(book: Book) -> tuple[Host, ...]:
         if "warning" in occurrence.values:
             errors[occurrence.host] += occurrence.count
     adapters = {found.host: len(found.devices) for found in book.adapters.values()}
-    return tuple(
+    hosts = (
         Host(
             name=name,
             processes=sum(process.lives for process in processes),
@@ -203,8 +205,17 @@ def _hosts(book: Book) -> tuple[Host, ...]:
             version=next((p.version[0] for p in processes if p.version), None),
             errors=errors[name],
         )
-        for name, processes in sorted(by_name.items())
+        for name, processes in by_name.items()
     )
+    return tuple(sorted(hosts, key=_place_in_job))
+
+
+def _place_in_job(host: Host) -> tuple[bool, tuple[int, ...], list[tuple[int, str]]]:
+    """By the first rank, as rings go round; then by name, node-9 before node-10."""
+    parts = enumerate(_DIGITS.split(host.name))
+    # A number is as large as it is long, then as its digits.
+    name = [(len(part.lstrip("0")) if n % 2 else 0, part) for n, part in parts]
+    return not host.ranks, host.ranks[:1], name
 
 
 def _communicators(comms: Iterable[Comm]) -> tuple[Communicator, ...]:

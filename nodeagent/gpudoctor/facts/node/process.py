@@ -17,7 +17,8 @@ from gpudoctor.facts.node.model import (
     NumaNode,
     Process,
 )
-from gpudoctor.sources.host import Host, Missing, Space, environment, names, number, text
+from gpudoctor.sources import environment
+from gpudoctor.sources.host import Host, Missing, Space, names, number, text
 
 _MEMLOCK = re.compile(r"^Max locked memory\s+(unlimited|\d+)\s+(unlimited|\d+)", re.MULTILINE)
 _STATUS = re.compile(r"^(\w+):[ \t]*(.*?)\s*$", re.MULTILINE)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gpudoctor.sources import environment
 from gpudoctor.sources.host import (
     TIMED_OUT,
     DeviceNode,
@@ -14,7 +15,6 @@ from gpudoctor.sources.host import (
     Listing,
     Missing,
     Space,
-    environment,
     lock_key,
     space_key,
 )
