@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudoctor.facts.nccl import sieve as sieves
+from gpudoctor.facts.nccl.lines import Part
 from tests import parts
 
 if TYPE_CHECKING:
@@ -126,6 +127,16 @@ def test_what_is_forgotten_comes_again() -> None:
     assert sieve.sift(part, 0, len(part), False) == (1, [])
     sieve.forget([its_hash])
     assert len(sieve.sift(part, 0, len(part), False)[1]) == 1
+
+
+def test_what_is_added_again_and_again_comes_once() -> None:
+    part = (LINE + b"\n") * 10
+    sifted = sieves.Sifted(native(), Part(part, 0, len(part)), prefixed=False)
+    numbers = []
+    for number, _, its_hash in sifted.rows():
+        numbers.append(number)
+        sifted.add((its_hash,), number)
+    assert numbers == list(range(10))
 
 
 def test_of_more_than_it_has_room_for_it_forgets_some_and_reads_them_again() -> None:
