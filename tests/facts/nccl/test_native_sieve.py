@@ -119,6 +119,25 @@ def test_alike_are_those_with_the_same_hash(lines: list[bytes], prefixed: bool, 
             ]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"node-7:40:41 [0 NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"node-7:40:41 [0]NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"node-7:40:x [0] NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"node-7:40: [0] NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"40 [0] NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"[0] NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"node-7:40:41 [0] NCCL INFO Channel 107/0 : 0[0] -> 1[0]",
+        b"node-7:40:41 [0] NCCL INFO Channel 7/0 : 0[0] -> 1[0]",
+        b"node-7:40:41 [0] NCCL INFO Channel 07",
+    ],
+)
+def test_a_line_of_another_form_is_like_no_other(line: bytes) -> None:
+    two = (line + b"\n") * 2
+    assert native().sift(two, 0, len(two), False) == (2, [(0, line, 0), (1, line, 0)])
+
+
 def test_what_is_forgotten_comes_again() -> None:
     sieve = native()
     part = LINE + b"\n"

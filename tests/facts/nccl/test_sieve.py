@@ -174,3 +174,14 @@ def test_channels_of_a_wider_communicator_are_heard_anew(between: int) -> None:
     log = parse(pieces(raw.encode(), len(raw) // 2 + 1), "x.log")
     assert log == parse(pieces(raw.encode(), 5000), "x.log")
     assert log.grid
+
+
+def test_what_was_said_before_a_wider_communicator_is_heard_again_in_the_next_piece() -> None:
+    rank = Rank("node-a", 0)
+    channels = [
+        rank.info(f"Channel {n % 32:02d}/0 : 0[0] -> 1[0] [send] via NET/IB/0") for n in range(1500)
+    ]
+    before = start([rank], nranks=8) + channels + start([rank], nranks=16, comm_id="0xabc2")[-2:]
+    raw = [("\n".join(lines) + "\n").encode() for lines in (before, channels)]
+    assert min(map(len, raw)) > LARGE
+    assert parse(raw, "x.log").grid
