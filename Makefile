@@ -74,4 +74,4 @@ $(VENV)/installed-e2e: $(VENV)/installed-dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(COMPILED:.c=.*.so) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,9 +1,11 @@
 """Adds to pyproject.toml the part that is compiled, and is left out where it cannot be built.
 
-With GPUDOCTOR_NO_EXTENSIONS=1 it is left out at any rate, and the wheel fits every machine.
+With GPUDOCTOR_NO_EXTENSIONS=1 it is left out at any rate, and the wheel fits every machine; and in
+a Python without the GIL, which has no stable ABI that it could be built for.
 """
 
 import os
+import sysconfig
 
 from setuptools import Extension, setup
 
@@ -15,7 +17,7 @@ _SIEVE = Extension(
     optional=True,
 )
 
-if os.environ.get("GPUDOCTOR_NO_EXTENSIONS") == "1":
+if os.environ.get("GPUDOCTOR_NO_EXTENSIONS") == "1" or sysconfig.get_config_var("Py_GIL_DISABLED"):
     setup()
 else:
     setup(ext_modules=[_SIEVE], options={"bdist_wheel": {"py_limited_api": "cp311"}})

@@ -153,16 +153,17 @@ def low_bandwidth(results: CollectiveResults) -> Iterator[Result]:
 
 
 def _inside_node(results: CollectiveResults, run: CollectiveRun, best: Row) -> Iterator[Result]:
-    names = {device.name for device in run.devices}
+    names = sorted({device.name for device in run.devices})
     for level in _LEVELS:
-        if level.count != run.ranks or not all(level.gpu.search(name) for name in names):
+        known = names and all(level.gpu.search(name) for name in names)
+        if level.count != run.ranks or not known:
             continue
         wanted = level.busbw if best.size >= 16 * _GIB else level.busbw * _BELOW_FULL_SIZE
         if best.busbw < wanted:
             yield finding(
                 "nccl-tests-low-bandwidth",
                 results.subject,
-                f"all_reduce reaches {best.busbw:.1f} GB/s on {run.ranks} x {names.pop()}; such a"
+                f"all_reduce reaches {best.busbw:.1f} GB/s on {run.ranks} x {names[0]}; such a"
                 f" node reaches {level.busbw:.0f} or more ({level.source}).",
                 _evidence(run, best),
                 values={"seen": f"{best.busbw:.0f}", "wanted": f"{level.busbw:.0f}"},
@@ -172,7 +173,8 @@ def _inside_node(results: CollectiveResults, run: CollectiveRun, best: Row) -> I
 def _between_nodes(results: CollectiveResults, run: CollectiveRun, best: Row) -> Iterator[Result]:
     """Rails bound a ring; that there are eight of 400G is known only from NCCL's own lines."""
     per_node = run.ranks // max(len(run.hosts), 1)
-    if per_node != 8 or not all(_RAIL_GPUS.search(d.name) for d in run.devices):
+    known = run.devices and all(_RAIL_GPUS.search(device.name) for device in run.devices)
+    if per_node != 8 or not known:
         return
     rails = results.adapters or 8
     wanted = _RAIL_400G * min(rails, 8)

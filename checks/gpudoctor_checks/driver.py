@@ -183,6 +183,10 @@ _KERNEL_SAYS = {
     "nic-init-failed": (
         "The adapter's driver found it and could not start it: it is no RDMA device on this host."
     ),
+    "driver-not-answering": (
+        "The kernel found a task that does not come back from the NVIDIA driver: {what}."
+        " Programs that use a GPU here will wait in the same place."
+    ),
     "nic-firmware-failure": (
         "The adapter's firmware does not answer its driver, or reports an error of its own."
         " Its links may look well all the same."
@@ -197,6 +201,8 @@ _LESS_SURE = {
     # The kernel does not name the module; the same message may be about another vendor's GPU age.
     "module-signature-rejected": Certainty.POSSIBLE,
     "gpu-newer-than-driver": Certainty.LIKELY,
+    # A very large release of memory can take that long.
+    "driver-not-answering": Certainty.LIKELY,
 }
 
 

@@ -57,6 +57,8 @@ def stale_specs(facts: NodeFacts) -> Iterator[Result]:
             "the CDI specs in force",
             f"{files.unsure}; what is written there takes the place of the specs in /etc/cdi",
         )
+    if files.unread and (driver is not None or files.control is True):
+        yield Unknown("whether the CDI specs fit this host", "; ".join(files.unread))
     for spec in files.specs:
         if driver is not None and spec.version is not None and spec.version != driver:
             yield _stale(

@@ -143,6 +143,25 @@ def memory_repair(gpus: NodeGpus) -> Iterator[Result]:
                 "NVML has a repair that waits for the next reset.",
                 Evidence(_NVML, "remapped rows" if pending else "retired pages", "pending"),
             )  # fmt: skip
+        elif isinstance(gpu.ecc_uncorrected, int) and gpu.ecc_uncorrected:
+            yield msgspec.structs.replace(
+                _about(
+                    gpus, gpu, "gpu-uncorrectable-ecc",
+                    "Since the driver was loaded, or the GPU reset, its memory had"
+                    f" {gpu.ecc_uncorrected} errors that could not be corrected. What used it then"
+                    f" was stopped; {_repair(gpu)}.",
+                    Evidence(_NVML, "volatile uncorrected ECC errors", str(gpu.ecc_uncorrected)),
+                ),
+                severity=Severity.WARNING,
+            )  # fmt: skip
+
+
+def _repair(gpu: Gpu) -> str:
+    if isinstance(gpu.remapped_rows, NotAvailable) and isinstance(
+        gpu.retired_pending, NotAvailable
+    ):
+        return "whether a repair waits for a reset is not said: nvidia-smi -q tells"
+    return "no repair waits"
 
 
 def _spares(gpu: Gpu) -> Iterator[Evidence]:
@@ -343,7 +362,8 @@ def _about(
     device = gpu.label.rpartition(".")[0] if ":" in gpu.label else gpu.label
     uuid = f" ({gpu.uuid})" if isinstance(gpu.uuid, str) else ""
     subject = Subject(gpus.subject.kind, gpus.subject.name, gpus.subject.namespace, device=device)
-    common = {"device": f"{device}{uuid}", "node": gpus.subject.name, "codes": "none read"}
+    shown = device.removeprefix("GPU ")  # titles say that it is one
+    common = {"device": f"{shown}{uuid}", "node": gpus.subject.name, "codes": "none read"}
     return finding(
         name,
         subject,

@@ -68,7 +68,7 @@ def _pods(log: NcclLog, hosts: frozenset[str]) -> Iterator[Subject]:
 
 def places(log: NcclLog, hosts: Iterable[str]) -> Iterator[Subject]:
     """Yield the hosts, and the pods and nodes that they are."""
-    for host in hosts:
+    for host in filter(None, hosts):
         yield Subject("Host", host)
         for name, subjects in log.places:
             if name == host:
@@ -118,8 +118,11 @@ def evidence(lines: Iterable[Line]) -> list[Evidence]:
 
 
 def several(names: Iterable[str], noun: str) -> str:
-    """Name up to four of them, and count the others: `node-1, node-2 and 30 more hosts`."""
-    found = list(dict.fromkeys(names))
+    """Name up to four of them, and count the others: `node-1, node-2 and 30 more hosts`.
+
+    A line that PyTorch quotes does not say whose it is.
+    """
+    found = [name or f"an unnamed {noun}" for name in dict.fromkeys(names)]
     shown = ", ".join(found[:_HOSTS_NAMED])
     more = len(found) - _HOSTS_NAMED
     return f"{shown} and {more} more {noun}s" if more > 0 else shown

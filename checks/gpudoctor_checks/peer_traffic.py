@@ -1,4 +1,4 @@
-"""What takes peer-to-peer traffic of GPUs and NICs through the root complex: ACS, the IOMMU."""
+"""What hinders peer-to-peer traffic of GPUs and NICs: ACS, the IOMMU, a driver that refuses it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 from gpudoctor.checking import CheckSet, Result, finding
 from gpudoctor.facts.node.model import AcsPort, NodeFacts, PciDevice
+from gpudoctor.facts.node.peer_access import OK, SWITCHED_OFF, WORDS, PeerAccess, PeerRow
 from gpudoctor.facts.node.topology import nvlinks
 from gpudoctor.report import Certainty, Evidence, Severity
 from gpudoctor_checks.pcie import on
 
 CHECKS = CheckSet()
 
+_SHOWN = 8
 _ROOT_PATHS = ("PHB", "NODE")
 """Where NCCL still tries peer-to-peer between GPUs: not across the sockets' interconnect."""
 
@@ -118,4 +120,42 @@ def iommu(facts: NodeFacts) -> Iterator[Result]:
         values={"evidence": facts.iommu.evidence},
         certainty=Certainty.CERTAIN if facts.iommu.certain else Certainty.LIKELY,
         severity=Severity.INFO if facts.virtual else None,
+    )
+
+
+@CHECKS.check(PeerAccess)
+def refused(access: PeerAccess) -> Iterator[Result]:
+    """The driver lets a GPU reach no other one's memory.
+
+    Where that is so of all of them it is the model or the machine: GeForce, L4, most VMs. One
+    table in a text may be all right and the next one not: NVLink where there is none.
+    """
+    reaches = {row.gpu for row in access.rows if OK in row.statuses.values()}
+    without = [row for row in access.rows if row.gpu not in reaches]
+    off = [row for row in access.rows if SWITCHED_OFF in row.statuses.values()]
+    shown = off or without
+    if not shown:
+        return
+    words = dict.fromkeys(
+        WORDS[word] for row in shown for word in row.statuses.values() if word != OK
+    )
+    gpus = ", ".join(dict.fromkeys(row.gpu for row in shown))
+    yield finding(
+        "p2p-disabled",
+        access.subject,
+        f"The driver gives {gpus} no peer access ({'; '.join(words)}): what goes between them and"
+        " the others takes the way through host memory." + _of_all(reaches, off),
+        *(Evidence(f"{access.source}:{row.number}", value=row.text) for row in shown[:_SHOWN]),
+        values={"hosts": "this host", "link": next(iter(words))},
+        severity=Severity.WARNING if reaches or off else Severity.INFO,
+        certainty=Certainty.CERTAIN,
+    )
+
+
+def _of_all(reaches: set[str], off: list[PeerRow]) -> str:
+    if reaches or off:
+        return ""
+    return (
+        " It is so of all GPUs here, as by design of GeForce and some smaller cards, and in most"
+        " virtual machines."
     )

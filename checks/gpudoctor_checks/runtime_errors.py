@@ -19,6 +19,7 @@ class _Meaning(msgspec.Struct, frozen=True):
     detail: str
     certainty: Certainty = Certainty.CERTAIN
     severity: Severity | None = None
+    words: dict[str, str] = {}
 
 
 _MEANINGS = {
@@ -133,6 +134,28 @@ _MEANINGS = {
         certainty=Certainty.LIKELY,
         severity=Severity.ERROR,
     ),
+    "p2p-disabled": _Meaning(
+        "The driver lets these GPUs not reach each other's memory, and the program cannot do"
+        " without: virtualisation, IOMMU or ACS, or a GPU model without peer access."
+    ),
+    "peermem-missing": _Meaning(
+        "The program looked for the kernel module by which RDMA adapters reach GPU memory, and"
+        " found none. NCCL can do without where the driver offers DMA-BUF; this program asks for"
+        " the module."
+    ),
+    "shm-too-small": _Meaning(
+        "The program could not get the shared memory it wants: /dev/shm is too small or full."
+        " Without a volume there a container has 64 MiB of it."
+    ),
+    "tensor-parallel-exceeds-gpus": _Meaning(
+        "The program is told to spread over more GPUs than it was given.",
+        words={"wanted": "another number of"},
+    ),
+    "rdma-registration-enomem": _Meaning(
+        "The program may not lock the memory that RDMA needs: mostly the limit of locked memory"
+        " (memlock).",
+        certainty=Certainty.LIKELY,
+    ),
     "cuda-unknown-error": _Meaning(
         "CUDA could not start and does not know why: mostly /dev/nvidia-uvm is absent or closed to"
         " the container, or the process forked after CUDA was initialised.",
@@ -154,9 +177,21 @@ _HINTS = {
         certainty=Certainty.LIKELY,
     ),
     "cell": _Meaning(
-        "nvidia-smi shows ERR! in place of a reading: the GPU did not answer. See"
+        "nvidia-smi shows an error in place of a reading: the GPU did not answer. See"
         " nvidia-smi -q for its recovery action, and the kernel log for an Xid.",
         certainty=Certainty.POSSIBLE,
+        severity=Severity.WARNING,
+    ),
+    "xid": _Meaning(
+        "A program that watches the GPUs took this one out of service because of an Xid; the"
+        " kernel log has the driver's own line, and what came before it.",
+        certainty=Certainty.LIKELY,
+    ),
+    "level_cell": _Meaning(
+        "nvidia-smi runs and tells no CUDA level: libcuda.so.1 is not here. In a container that is"
+        " for want of the driver capability compute (NVIDIA_DRIVER_CAPABILITIES=compute,utility);"
+        " on a host the driver was installed without its compute libraries.",
+        certainty=Certainty.LIKELY,
         severity=Severity.WARNING,
     ),
     "dcgm": _Meaning(
@@ -174,6 +209,7 @@ _WORDS = {
     "driver": "of the node",
     "cuda": "of the image",
     "wanted": "another driver",
+    "offered": "fewer",
     "node": "the node",
     "device": "of the node",
     "library": "libnvidia-ml.so",
@@ -181,6 +217,10 @@ _WORDS = {
     "handler": "of that name",
     "codes": "not known",
     "process": "the program",
+    "pod": "the program",
+    "size": "too small",
+    "call": "ibv_reg_mr",
+    "link": "PCIe or NVLink",
     "step": "set-up",
     "reason": "unknown",
 }
@@ -197,7 +237,7 @@ def named_by_its_error(lines: ErrorLines) -> Iterator[Result]:
             lines.subject,
             meaning.detail,
             evidence,
-            values=_WORDS | error.values,
+            values=_WORDS | meaning.words | error.values,
             certainty=meaning.certainty,
             severity=meaning.severity,
             related=lines.related,

@@ -58,6 +58,15 @@ def table(busbw: float, **kinds: int | str) -> str:
     return head + row(1 << 20, busbw / 9, ranks) + row(16 << 30, busbw, ranks) + SUMMARY
 
 
+def test_each_table_is_judged_once_and_by_what_it_names() -> None:
+    """A level for other GPUs, further down the list, does not take part."""
+    answer = diagnosis.diagnose(_CHECKS, [nccl_tests.parse(table(165.0), "x")])
+    assert [finding.name for finding in answer.findings] == ["nccl-tests-low-bandwidth"]
+    assert not answer.unknown
+    nameless = nccl_tests.parse(HEADER + row(16 << 30, 10.0) + SUMMARY, "x")
+    assert loud(judge(nameless)) == set()
+
+
 @pytest.mark.parametrize("path", CASES, ids=[path.stem for path in CASES])
 def test_cases(path: Path) -> None:
     expected = json.loads(path.with_suffix(".json").read_text())["expect"]

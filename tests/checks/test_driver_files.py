@@ -173,6 +173,43 @@ def test_what_may_be_renewed_by_a_spec_that_cannot_be_read(unread: dict[str, Any
     assert "the CDI specs in force" not in [one.what for one in answer.unknown]
 
 
+def unknown(found: dict[str, Any]) -> list[str]:
+    facts = machine.read(RecordedHost(found, ()), Subject("Host", "test"))
+    answer = diagnosis.diagnose(registry.load(), [facts])
+    return [f"{one.what}: {one.why}" for one in answer.unknown if "CDI" in one.what]
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ({"/etc/cdi": {"errno": "EACCES"}}, "/etc/cdi denied (EACCES)"),
+        ({"/etc/cdi": {"errno": "ETIMEDOUT"}}, "/etc/cdi did not answer in time"),
+        (placed("/etc/cdi/nvidia.yaml", "") | {"/etc/cdi/nvidia.yaml": {"errno": "EACCES"}},
+         "/etc/cdi/nvidia.yaml denied (EACCES)"),
+        ({"/var/run/cdi": {"errno": "EACCES"}}, "/var/run/cdi denied (EACCES)"),
+    ],
+    ids=["folder", "hangs", "file", "at run time"],
+)  # fmt: skip
+def test_specs_that_may_not_be_read_are_unknown(found: dict[str, Any], says: str) -> None:
+    assert unknown(tree() | found) == [f"whether the CDI specs fit this host: {says}"]
+    # Once, whatever else is not known of them.
+    assert len(unknown(tree() | OLD | {"/var/run/cdi": {"errno": "EACCES"}})) == 1
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        tree() | {"/etc/cdi": {"dir": []}},
+        {path: content for path, content in tree().items() if path != "/etc/cdi"},
+        tree(["null"]) | {"/etc/cdi": {"errno": "EACCES"}, "/sys/module/nvidia/version":
+                          {"errno": "ENOENT"}, "/proc/driver/nvidia/version": {"errno": "ENOENT"}},
+    ],
+    ids=["empty", "not recorded", "no driver"],
+)  # fmt: skip
+def test_no_specs_are_asked_for_where_none_are_missed(found: dict[str, Any]) -> None:
+    assert unknown(found) == []
+
+
 @given(st.text(max_size=300), st.sampled_from(["", "kind: nvidia.com/gpu\n", spec()]))
 def test_any_text_is_taken(text: str, before: str) -> None:
     driver_files.read(RecordedHost(placed(SPEC, before + text), ()))

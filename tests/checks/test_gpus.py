@@ -76,6 +76,9 @@ def test_a_healthy_node_says_nothing() -> None:
         ({"fabric": FABRIC | {"health_summary": 2}}, "nvlink-fabric-degraded"),
         ({"fabric": FABRIC | {"health_summary": 1, "health_mask": 1}}, "nvlink-fabric-degraded"),
         ({"fabric": FABRIC | {"health_mask": 5 << 8}}, "nvlink-fabric-degraded"),
+        ({"ecc_uncorrected": 2}, "gpu-uncorrectable-ecc"),
+        ({"ecc_uncorrected": 2, "remapped_rows": [0, 1, 1, 0]}, "gpu-memory-repair-pending"),
+        ({"ecc_uncorrected": 2, "remapped_rows": [0, 1, 1, 1]}, "gpu-memory-repair-failed"),
     ],
 )
 def test_findings(changed: dict[str, Any], name: str) -> None:
@@ -90,6 +93,8 @@ def test_findings(changed: dict[str, Any], name: str) -> None:
         {"pcie_generation": 1, "clock_reasons": 1},  # idle: saves power
         {"clock_reasons": 0x2 | 0x4 | 0x100},  # application clocks, power cap, display
         {"remapped_rows": [5, 2, 0, 0]},  # repaired
+        {"ecc_uncorrected": 0},
+        {"ecc_uncorrected": NOT_SUPPORTED},
         {"remapped_rows": NOT_SUPPORTED, "links": NOT_SUPPORTED, "fabric": NOT_SUPPORTED},
         {"fabric": {"state": 0, "status": 0, "clique": 0, "cluster": ""}},
         {"recovery_action": NOT_SUPPORTED},

@@ -207,3 +207,49 @@ def test_what_the_driver_asks_for_after_a_fault_of_a_program_stands_by_itself() 
     assert findings(x(13) + reset)[0] == ("gpu-needs-reset", "error")
     assert findings(x(31) + asks("0x0 (None)")) == [("gpu-application-fault", "warning")]
     assert findings(x(119) + reset) == [("gpu-firmware-failure", "critical")]
+
+
+# -- tasks that hang ---------------------------------------------------------------------------
+
+_HANGS = (
+    "[  98.1] INFO: task nvidia-smi:48120 blocked for more than 120 seconds.\n"
+    "[  98.1]       Tainted: P           OE     5.15.0-105-generic\n"
+    "[  98.1] Call Trace:\n"
+    "[  98.1]  schedule+0x69/0x110\n"
+)
+_IN_DRIVER = "[  98.1]  os_acquire_rwlock_write+0x35/0x40 [nvidia]\n"
+
+
+@pytest.mark.parametrize("module", ["nvidia", "nvidia_uvm", "nvidia-peermem"])
+def test_a_task_hangs_in_the_gpu_driver(module: str) -> None:
+    found = only(_HANGS + _IN_DRIVER.replace("[nvidia]", f"[{module}]"))
+    assert (found.name, found.severity) == ("driver-not-answering", Severity.ERROR)
+    assert "nvidia-smi (pid 48120) waits in it for 120 s" in found.title
+    lost = "[  97.0] NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus.\n"
+    assert [name.partition("@")[0] for name in diagnose(lost + _HANGS + _IN_DRIVER).root_ids] == [
+        "gpu-lost"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _HANGS,
+        _HANGS + "[  98.1]  nfs_wait_bit_killable+0x1e/0x90 [nfs]\n",
+        _IN_DRIVER,
+        _HANGS + "[  98.2] usb 1-1: reset\n" * 100 + _IN_DRIVER,
+        _HANGS + "[  98.2] [drm] [nvidia-drm] [GPU ID 0x00001b00] Loading driver\n",
+    ],
+    ids=["no frame of it", "another driver", "a trace of another kind", "much later", "no frame"],
+)
+def test_a_task_hangs_elsewhere(text: str) -> None:
+    assert findings(text) == []
+
+
+def test_a_gpu_without_address_space_is_not_started() -> None:
+    text = (
+        "[ 9.8] NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\n"
+        "               NVRM: BAR1 is 0M @ 0x0 (PCI:0000:c1:00.0)\n"
+        "[ 9.9] NVRM: None of the NVIDIA devices were initialized.\n"
+    )
+    assert findings(text) == [("adapter-init-failed", "critical")]

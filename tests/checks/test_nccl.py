@@ -837,3 +837,58 @@ def test_an_error_that_pytorch_quotes_counts_where_nobody_else_told_it() -> None
     assert "on node-a" in found.detail
     other = ["RuntimeError: NCCL error in: x.cpp:1", "nvshmem: No socket interface found"]
     assert "nccl-ifname-no-match" not in names(diagnose(other))
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("NET/IB: Got completion from peer 10.0.0.4<41322> with status=12 opcode=0 len=0 vendor err"
+         " 129 (Send) localGid fe80::1 remoteGidsfe80::2 hca mlx5_3", "ib-retry-exceeded"),
+        ("socketStartConnect: Connect to 10.0.0.4<51123> failed : Connection refused",
+         "nccl-socket-connect-failed"),
+        ("socketPollConnect: connect to 10.0.0.4<5> returned Connection timed out, exceeded error"
+         " retry count after 35 attempts", "nccl-socket-connect-failed"),
+        ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+         "nccl-duplicate-gpu"),
+        ("Call to ibv_modify_qp failed with error No such device", "ib-modify-qp-no-device"),
+        ("Call to ibv_reg_mr failed with error Cannot allocate memory", "rdma-registration-enomem"),
+        ("Failed to initialize any NET plugin", "nccl-net-forced-unavailable"),
+        ("Mismatched NCCL version detected : rank 2 version 22602 rank 1 version 22304",
+         "nccl-version-mismatch"),
+    ],
+)  # fmt: skip
+def test_what_pytorch_quotes_is_all_of_nccl_that_many_logs_have(said: str, name: str) -> None:
+    report = diagnose(
+        [
+            "[rank1]: torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled system"
+            " error (run with NCCL_DEBUG=INFO for details), NCCL version 2.26.2",
+            "ncclSystemError: System call or external library call failed or device error.",
+            "Last error:",
+            said,
+        ]
+    )
+    assert report.roots == (name,)
+    told = " ".join(f"{finding.title} {finding.detail}" for finding in report.findings)
+    assert "  " not in told
+    assert " on ," not in told
+
+
+def test_multicast_memory_by_the_place_that_the_warning_names() -> None:
+    a, b = pair()
+    lines = [*start((a, b)), a.warn("Cuda failure 401 'the operation'", "transport/nvls.cc:254")]
+    assert diagnose([*lines, a.info("transport/nvls.cc:409 -> 1")]).roots == ("nvls-bind-failed",)
+    lines[-1] = a.warn("Cuda failure 401 'the operation'", "enqueue.cc:254")
+    assert "nvls-bind-failed" not in names(diagnose([*lines, a.info("enqueue.cc:40 -> 1")]))
+
+
+_TWICE = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
+
+
+def test_a_quote_is_shown_with_its_line() -> None:
+    quoted = ["loss 1.0"] * 40000 + ["Last error:", "worker 3 ends", _TWICE]
+    (found,) = diagnose([*quoted, "NCCL version 2.26.2"]).findings
+    assert (found.name, found.evidence[0].object.rpartition(":")[2]) == (
+        "nccl-duplicate-gpu",
+        "40003",
+    )
+    assert diagnose([_TWICE, "NCCL version 2.26.2"]).findings == ()

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from gpudoctor import readings
 from gpudoctor.cli import root
+from gpudoctor.errors import InputError
 from gpudoctor.sources.text import open_input
 
 CASES = Path(__file__).parent.parent / "cases" / "node"
@@ -108,7 +109,8 @@ def test_published_errors(tmp_path: Path, case: dict[str, Any]) -> None:
     status, report = explain(tmp_path, case["text"] + "\n")
     assert report["roots"] == [case["expect"]["id"]]
     assert status == (0 if case["expect"].get("severity") == "warning" else 1)
-    assert not report["unknown"]
+    # A table of nvidia-smi leaves out what -q has.
+    assert not report["unknown"] or report["subject"]["kind"] == "GPUs"
 
 
 def test_a_program_that_writes_through_the_kernels_log_is_read_as_the_program(
@@ -138,3 +140,43 @@ def test_a_bundle_is_read_as_such_however_many_log_lines_are_in_it() -> None:
 def test_a_kernel_log_without_a_host_name_is_not_said_to_be_of_this_host(tmp_path: Path) -> None:
     _, answer = explain(tmp_path, f"[51233.900133] {XID}\n")
     assert answer["subject"]["kind"] == "KernelLog"
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("RuntimeError: DataLoader worker (pid 412) is killed by signal: Bus error. It is possible"
+         " that dataloader's workers are out of shared memory.",
+         "/dev/shm of the program is too small"),
+        ("ValueError: World size (8) is larger than the number of available GPUs (4) in this node.",
+         "the program is told to use 8 GPUs and has 4"),
+        ("Error: NotEnoughCUDADevices(`sharded` is true but only found 1 CUDA devices)",
+         "the program is told to use another number of GPUs and has 1"),
+        ("I1105 1 health.go:186] XidCriticalError: Xid=79 on Device=GPU-1a2b; marking device",
+         "GPU GPU-1a2b has fallen off the bus"),
+        ("XidCriticalError: Xid=95 on Device=GPU-1a2b, the device will go unhealthy.",
+         "Uncorrectable memory error on GPU GPU-1a2b"),
+        ("16.00 GiB KV cache is needed, which is larger than the available KV cache memory (8 GiB)",
+         "GPU memory is exhausted"),
+        ("RuntimeError: Failed to infer device type", "The driver offers no GPU"),
+        ("ibv_reg_mr failed: Cannot allocate memory",
+         "RDMA memory cannot be registered on this host (ibv_reg_mr: Cannot allocate memory)"),
+    ],
+)  # fmt: skip
+def test_a_program_says_what_it_was_not_given(tmp_path: Path, text: str, title: str) -> None:
+    status, report = explain(tmp_path, f"Traceback (most recent call last):\n{text}\n")
+    assert (status, [finding["title"] for finding in report["findings"]]) == (1, [title])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(worker pid=3) INFO tensor_parallel_size=4, 4 GPUs found, world size 4",
+        "WARNING tensor_parallel_size=16 is bigger than a reserved number of GPUs (8 GPUs)",
+        "INFO: /dev/shm has 16 GiB of shared memory",
+        "health.go:150] Skipping event {Device:{Handle:0xc} EventType:8 EventData:31}",
+    ],
+)
+def test_a_program_that_has_what_it_wants(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match="not recognised"):
+        kind(tmp_path, text)

@@ -22,8 +22,10 @@ from gpudoctor.sources.bundle import is_bundle
 from gpudoctor.sources.text import TextInput, as_utf8
 
 _MODULES: dict[str, str] = {
+    "nvidia-smi": "gpudoctor.readings.nvidia_smi",
     "kernel-log": "gpudoctor.readings.kernel_log",
     "runtime-error": "gpudoctor.readings.runtime_errors",
+    "peer-access": "gpudoctor.readings.peer_access",
     "topology": "gpudoctor.readings.topology",
     "nccl": "gpudoctor.readings.nccl_log",
     "nccl-tests": "gpudoctor.readings.nccl_tests",

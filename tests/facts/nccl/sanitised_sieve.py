@@ -35,6 +35,14 @@ def main() -> None:
     assert len(rows) == 50_000
     assert len(sieve.sift(many, 0, len(many), False)[1]) < 100
 
+    class Late(bytes):
+        def __del__(self) -> None:
+            assert sieve.sift(b"\n", 0, 1, False) == (1, [])
+
+    sieve.sift(Late(many), 0, len(many), False)
+    fresh = many.replace(b"n:", b"m:")
+    assert len(sieve.sift(fresh, 0, len(fresh), False)[1]) == 50_000
+
 
 if __name__ == "__main__":
     main()

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudoctor.facts.nccl import sieve as sieves
+from gpudoctor.facts.nccl.lines import Part
 from tests import parts
 
 if TYPE_CHECKING:
@@ -118,6 +119,25 @@ def test_alike_are_those_with_the_same_hash(lines: list[bytes], prefixed: bool, 
             ]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"node-7:40:41 [0 NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"node-7:40:41 [0]NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"node-7:40:x [0] NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"node-7:40: [0] NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"40 [0] NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"[0] NCCL INFO Channel 07/0 : 0[0] -> 1[0]",
+        b"node-7:40:41 [0] NCCL INFO Channel 107/0 : 0[0] -> 1[0]",
+        b"node-7:40:41 [0] NCCL INFO Channel 7/0 : 0[0] -> 1[0]",
+        b"node-7:40:41 [0] NCCL INFO Channel 07",
+    ],
+)
+def test_a_line_of_another_form_is_like_no_other(line: bytes) -> None:
+    two = (line + b"\n") * 2
+    assert native().sift(two, 0, len(two), False) == (2, [(0, line, 0), (1, line, 0)])
+
+
 def test_what_is_forgotten_comes_again() -> None:
     sieve = native()
     part = LINE + b"\n"
@@ -126,6 +146,16 @@ def test_what_is_forgotten_comes_again() -> None:
     assert sieve.sift(part, 0, len(part), False) == (1, [])
     sieve.forget([its_hash])
     assert len(sieve.sift(part, 0, len(part), False)[1]) == 1
+
+
+def test_what_is_added_again_and_again_comes_once() -> None:
+    part = (LINE + b"\n") * 10
+    sifted = sieves.Sifted(native(), Part(part, 0, len(part)), prefixed=False)
+    numbers = []
+    for number, _, its_hash in sifted.rows():
+        numbers.append(number)
+        sifted.add((its_hash,), number)
+    assert numbers == list(range(10))
 
 
 def test_of_more_than_it_has_room_for_it_forgets_some_and_reads_them_again() -> None:

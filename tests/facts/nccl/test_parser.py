@@ -186,6 +186,12 @@ def test_huge_line_is_cut_and_the_next_one_read() -> None:
     assert log.chosen[0][1] == "IB"
 
 
+@pytest.mark.parametrize("before", ["", "--", ".-", "10:00:01:", "a" * 60_000 + " "])
+def test_a_host_begins_where_its_name_does(before: str) -> None:
+    log = read([f"{before}pod-1.x:40:41 [0] NCCL INFO Using network IB"])
+    assert [host.name for host in log.hosts] == ["pod-1.x"]
+
+
 def test_old_rings_of_2_4() -> None:
     a, b = pair()
     log = read(

@@ -127,3 +127,61 @@ def test_after_a_restart_channels_are_read_again() -> None:
     assert [host.processes for host in log.hosts] == [2]
     assert log.grid
     assert log.net
+
+
+def test_of_more_channels_than_are_remembered_none_is_lost_after_a_restart() -> None:
+    rank = Rank("node-a", 0)
+    channels = [
+        rank.info(f"Channel 00/1 : 0[0] -> {peer}[0] [send] via NET/IB/0/Shared")
+        for peer in range(1, 3000)
+    ]
+    lines = []
+    for size in (3000, 3001):
+        lines += [*start([rank], nranks=size, comm_id=f"0x{size}"), *channels]
+    raw = ("\n".join(lines) + "\n").encode()
+    assert parse([raw], "x.log") == parse(pieces(raw, 5000), "x.log")
+
+
+def test_what_is_glued_to_a_channel_is_not_its_way() -> None:
+    rank = Rank("node-a", 0)
+    lines = [rank.info(f"Channel 00/0 : 0[0] -> {n % 900}[0] via SHM") for n in range(4000)]
+    lines[2000] = rank.info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0 NCCL CALL a")
+    both("\n".join(lines) + "\n")
+
+
+def test_a_line_torn_before_another_does_not_lend_it_its_name() -> None:
+    one, other = Rank("node-a", 0), Rank("node-b", 1)
+    lines = [
+        rank.info(f"Channel 00/0 : {rank.rank}[0] -> {n % 900}[0] [send] via NET/IB/{n % 3}")
+        for n in range(4000)
+        for rank in (one, other)
+    ]
+    torn = one.info("Channel 00/0 : ").replace(":600 ", ":x00 ")
+    lines[100] = torn + other.info("Channel 00/0 : 1[0] -> 2[0] [send] via NET/Socket/0")
+    lines[7000] = one.info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/1")
+    both("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("between", [0, 2000], ids=["in-one-part", "in-the-next-part"])
+def test_channels_of_a_wider_communicator_are_heard_anew(between: int) -> None:
+    rank = Rank("node-a", 0)
+    channels = [
+        rank.info(f"Channel {n % 32:02d}/0 : 0[0] -> 1[0] [send] via NET/IB/0") for n in range(500)
+    ]
+    filler = ["step 5 of a training loop that says nothing of networks"] * between
+    begin = [rank.info(f"{comm(rank, size, f'0x{size}')}- Init START") for size in (2, 4)]
+    raw = "\n".join([*start([rank]), begin[0], *channels, begin[1], *filler, *channels * 4, ""])
+    log = parse(pieces(raw.encode(), len(raw) // 2 + 1), "x.log")
+    assert log == parse(pieces(raw.encode(), 5000), "x.log")
+    assert log.grid
+
+
+def test_what_was_said_before_a_wider_communicator_is_heard_again_in_the_next_piece() -> None:
+    rank = Rank("node-a", 0)
+    channels = [
+        rank.info(f"Channel {n % 32:02d}/0 : 0[0] -> 1[0] [send] via NET/IB/0") for n in range(1500)
+    ]
+    before = start([rank], nranks=8) + channels + start([rank], nranks=16, comm_id="0xabc2")[-2:]
+    raw = [("\n".join(lines) + "\n").encode() for lines in (before, channels)]
+    assert min(map(len, raw)) > LARGE
+    assert parse(raw, "x.log").grid

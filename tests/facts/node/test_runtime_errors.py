@@ -306,6 +306,28 @@ def test_the_plugins_hint_counts_where_nothing_else_is_known() -> None:
         ("no-devices", "AssertionError: CUDA unavailable, invalid device 0 requested"),
         ("no-devices", "ERROR: found 0 CUDA devices"),
         ("no-devices", "RuntimeError: No GPU found. A GPU is needed for quantization."),
+        ("no-devices", "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: No "
+         "visible GPU devices. (or set JAX_PLATFORMS=cpu to skip this backend.)"),
+        ("driver-too-old", "the NVIDIA driver 470.57 is older than required (525.60.13)"),
+        ("no-code-for-gpu", "[E] [TRT] 6: The engine plan file is generated on an incompatible "
+         "device, expecting compute 8.9 got compute 9.0, please rebuild."),
+        ("toolkit-setup-failed", "error running hook #1: error running hook: exit status 1, stdout:"
+         " , stderr: level=error msg=\"failed to create link [libGLX_nvidia.so.535.183.01 /usr/lib/"
+         "libGLX_indirect.so.0]: unexpected link target: libGLX_mesa.so.0\": unknown"),
+        ("driver-libs-not-injected",
+         "| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: N/A      |"),
+        ("no-code-for-gpu", "Minimum and Maximum cuda capability supported by this version of "
+         "PyTorch is (7.0) - (12.0)"),
+        ("no-devices", "Cannot run short-ranged nonbonded interactions on a GPU because no GPU is"),
+        ("no-devices", "ERROR: Could not find/initialize a specified accelerator device"),
+        ("gpu-needs-reset",
+         "Unable to determine the device handle for GPU0: 0000:3B:00.0: GPU requires reset"),
+        ("gpu-lost", "Unable to determine the device handle for GPU0: 0000:3B:00.0: Unknown Error"),
+        ("p2p-disabled", "CUDA error: peer access is not supported between these two devices"),
+        ("p2p-disabled", "src/host/topo/topo.cpp:469: [GPU 1] Peer GPU 0 is not accessible, exit"),
+        ("peermem-missing", "ibgda.cpp:nvshmemt_init:3626: neither nv_peer_mem, or nvidia_peermem "
+         "detected. Skipping transport."),
+        ("device-ordinal-invalid", " But your machine only has: [0, 1]"),
         ("device-ordinal-invalid", "ValueError: invalid CUDA device id"),
         ("gpu-out-of-memory", "unable to allocate CUDA0 buffer of size 4294967296"),
         ("mps-daemon-unreachable", "Cannot find MPS control daemon process"),
@@ -331,6 +353,20 @@ def test_the_same_meaning_in_other_words(name: str, text: str) -> None:
         "injected nvidia.com/gpu=0 from /etc/cdi/nvidia.yaml",
         "runtime nvidia configured in /etc/containerd/config.toml",
         "requires NVIDIA driver 550 or newer",
+        "The NVIDIA driver's CUDA version is 12.2 which is older than the PTX compiler version 12.6"
+        " .77. XLA is disabling parallel compilation, which may slow down compilation.",
+        "NVIDIA driver 525.60.13 is older than the recommended version 535.54.03",
+        "no visible GPU memory leak",
+        "level=info msg=\"Skipping library candidate '/usr/lib64/libnvidia-ml.so': error resolving "
+        "link '/usr/lib64/libnvidia-ml.so': no such file or directory\"",
+        'level=INFO msg="No GPU MIG devices found"',
+        "no GPUDirect RDMA capable NIC available for cuda:0, using host staging",
+        "error running hook #0: exit status 1, stdout: , stderr: failed to open /etc/hostname",
+        "The engine plan file is not compatible with this version of TensorRT",
+        "your machine only has 64 GB of memory",
+        "[TensorRT-LLM][WARNING] Device 2 peer access Device 5 is not available.",
+        "nvidia_peermem: module loaded",
+        "| NVIDIA-SMI 570.133.20   Driver Version: 570.133.20   CUDA Version: 12.8     |",
         "driver 580.95.05 is newer than the runtime",
         "Building CUDA kernels for sm_80;sm_90",
         "compute capability 9.0, VMM: yes",

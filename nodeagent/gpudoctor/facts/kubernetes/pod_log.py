@@ -152,10 +152,21 @@ PATTERNS: dict[str, _Pattern] = {
         r"ibv_(?:reg_mr(?:_iova2)?|create_cq|create_qp)\b.*Cannot allocate memory"
         r"|Failed to register memory region.*Cannot allocate memory",
     ),
+    # vLLM, SGLang, TGI, DeepSpeed: the numbers are GPUs wanted and GPUs there.
     "tensor-parallel": _Pattern(
-        ("parallel", "world", "ray does not allocate", "invalid device ordinal"),
-        r"(?:tensor.parallel.size|world.size).*(?:is larger than|exceeds|greater than|must be)"
-        r".*(?:number of (?:available )?GPUs|available GPUs|\bGPUs?\b)"
+        (
+            "parallel",
+            "world",
+            "tp_size",
+            "required gpus",
+            "sharded",
+            "ray does not allocate",
+            "invalid device ordinal",
+        ),
+        r"(?:tensor.parallel.size|\btp.size|world.size|required GPUs)(?:\W{1,4}(?P<wanted>\d+))?"
+        r"[^,;]*?(?:\b(?:is )?(?:larger|greater|more|less) than|exceeds|must be|>)"
+        r"[^,;]*(?:available GPUs|\bGPUs?\b(?: count)?|CUDA devices)(?:\W{1,4}(?P<offered>\d+))?"
+        r"|sharded\W+is true but only found (?P<found>\d+) CUDA devices"
         r"|Ray does not allocate any GPUs|invalid device ordinal"
         r"|Tensor parallel size \(\d+\) cannot be larger than",
         re.IGNORECASE,

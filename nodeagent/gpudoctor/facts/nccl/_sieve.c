@@ -274,7 +274,7 @@ static int clear_slots(Sieve *self) {
 
 /* Where the number of the first line with this hash is kept, or will be: 0 is no line. */
 static uint32_t *slot_of(const Sieve *self, uint64_t hash) {
-    size_t at = hash >> 1;
+    size_t at = (size_t)(hash >> 1);
     for (;; at++) {
         uint32_t *slot = &self->slots[at & (self->slot_room - 1)];
         if (!*slot || self->lines[*slot - 1].hash == hash) {
@@ -344,7 +344,8 @@ static PyObject *sieve_sift(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "Snnp:sift", &data, &start, &stop, &prefixed)) {
         return NULL;
     }
-    if (start < 0 || stop < start || stop > PyBytes_Size(data) || stop - start >= UINT32_MAX) {
+    if (start < 0 || stop < start || stop > PyBytes_Size(data) ||
+        (uint64_t)(stop - start) >= UINT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "no such part of the data, or it is too large");
         return NULL;
     }
@@ -352,15 +353,15 @@ static PyObject *sieve_sift(PyObject *object, PyObject *args) {
     PyObject *before = self->data;
     self->data = Py_NewRef(data);
     self->start = start;
-    Py_XDECREF(before);
-    if (find_lines(self, text, (size_t)(stop - start), prefixed) < 0) {
-        return NULL;
-    }
-    PyObject *rows = PyList_New(0);
+    int failed = find_lines(self, text, (size_t)(stop - start), prefixed);
+    PyObject *rows = failed ? NULL : PyList_New(0);
     if (rows && add_kept(self, rows) < 0) {
         Py_CLEAR(rows);
     }
-    return rows ? Py_BuildValue("nN", (Py_ssize_t)self->line_count, rows) : NULL;
+    PyObject *answer = rows ? Py_BuildValue("nN", (Py_ssize_t)self->line_count, rows) : NULL;
+    /* Last, for it may run code that sifts. */
+    Py_XDECREF(before);
+    return answer;
 }
 
 static int take_hash(PyObject *number, uint64_t *hash) {

@@ -36,8 +36,8 @@ _VERSION = re.compile(rb"NCCL version (\d+\.\d+[\w.]*)")
 _ADDRESS = re.compile(rb"Using [^ :]+:([0-9A-Fa-f.:]+)<")
 
 BARE_WORDS = (b": no socket interface found", b"FI_HMEM capability requires RDMA, which")
-"""What is worth reading in lines that do not name NCCL: the error that PyTorch quotes below
-"Last error:", and libfabric's own lines.
+"""What is worth reading in lines that do not name NCCL: libfabric's own, and one that PyTorch
+quotes; see `quotes.py`.
 """
 
 _EVENTS_LIMIT = 1 << 14
@@ -153,16 +153,22 @@ class Book:
                 return True
         return False
 
-    def _bare_symptom(self, line: bytes) -> None:
+    def quote(self, source: str, number: int, line: bytes) -> bool:
+        """Take a line in which somebody else quotes NCCL; False where it says nothing known."""
+        self.place.at(source, number, line)
+        return self._bare_symptom(line)
+
+    def _bare_symptom(self, line: bytes) -> bool:
         """A symptom of a line that does not say who wrote it; the first of its kind is kept."""
         found = symptoms.find(line)
         if found is None or found[0].kind in self._bare:
-            return
+            return found is not None
         kind, values = found[0].kind, found[1] | {"message": line[:200].decode("utf-8", "replace")}
         at = self.lines_before + self.place.number
         self._bare[kind] = occurrence = Occurrence(kind, "", values, at, "")
         occurrence.count = 1
         occurrence.lines.append(self.place.line())
+        return True
 
     def _bootstrap(self, process: Process, record: Record) -> bool:
         timings = _TIMINGS.match(record.text)
@@ -280,7 +286,7 @@ class Book:
                 process.failed = self.place.line()
             if b"Cuda failure" not in record.text:
                 return
-        found = symptoms.find(record.text)
+        found = symptoms.find(record.text, record.where)
         if found is None and not record.warning:
             return
         symptom, values = found or (_UNKNOWN, {"text": _text(record)})

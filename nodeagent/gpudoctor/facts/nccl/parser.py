@@ -159,18 +159,18 @@ class Parser:
         called = self._speakers.called
         connected, told = self._told(sifted)
         learned: dict[int, None] = {}
-        unlike: set[int] = set()
+        unlearned: set[int] = set()
         for line, text, its_hash in sifted.rows():
             if its_hash:
                 process = self._connected(first + line, text, connected.get(line))
                 if process is None:
-                    if its_hash not in unlike:
-                        # Those alike differ in what the hash leaves out, and may be read.
-                        unlike.add(its_hash)
-                        sifted.add((its_hash,), line)
+                    # Those alike differ in what the hash leaves out, and may be read.
+                    sifted.add((its_hash,), line)
                 elif len(process.hashes) < _SEEN_LIMIT:
                     process.hashes.add(its_hash)
                     learned[its_hash] = None
+                else:
+                    unlearned.add(its_hash)
             else:
                 said = next(told)
                 process = called(said[0], said[1]) if said[0] else None
@@ -186,7 +186,7 @@ class Parser:
                     self._take(first + line, text)
             if self._again:
                 # Twice the same channel line does no harm.
-                sifted.add(self._again, line)
+                sifted.add(self._again | unlearned, line)
                 for each in self._again:
                     learned.pop(each, None)
                 self._forget()
@@ -211,7 +211,7 @@ class Parser:
     def _connected(self, number: int, line: bytes, said: channels.Said | None) -> Process | None:
         """Read a channel line, by what it says if it has the usual form; return as `_take`."""
         process = self._speakers.called(said[0], said[1]) if said else None
-        if said is None or process is None:
+        if said is None or process is None or b"NCCL " in said[-1]:
             return self._take(number, line)
         if said[2] not in process.heard:
             self._at(self._source, number, line)
@@ -331,7 +331,7 @@ class Parser:
         self._speakers.introduce(core, process)
         if len(found) > 1:
             return None
-        if head != core and text.startswith(head):
+        if head != core and head.endswith(core) and text.startswith(head):
             self._speakers.introduce(head, process)
         if not tail:
             return None

@@ -19,11 +19,13 @@ LONGEST = 1 << 16
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
 _LEVEL = re.compile(rb" ?NCCL (INFO|WARN|ABORT) ")
-_HEADER = re.compile(rb"([A-Za-z0-9_][\w.-]*):(\d{1,9}):(\d{1,9}) \[(-?\d{1,4})\]")
-_OLD_HEADER = re.compile(rb"([A-Za-z0-9_][\w.-]*):(\d{1,9}):(\d{1,9})(?= |$)")
+# A name is tried from its beginning alone, for a line may hold 64 KiB that look like one.
+_NAME = rb"(?<![\w.-])[.-]*+([A-Za-z0-9_][\w.-]*+)"
+_HEADER = re.compile(_NAME + rb":(\d{1,9}):(\d{1,9}) \[(-?\d{1,4})\]")
+_OLD_HEADER = re.compile(_NAME + rb":(\d{1,9}):(\d{1,9})(?= |$)")
 _INFO = b" NCCL INFO "
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:[.,]\d+)?)")
-_REPEATED = re.compile(rb"\s*\[repeated \d+x across cluster\].*$")
+_REPEATED = re.compile(rb"\[repeated \d+x across cluster\].*$")
 _FRAME = "│".encode()
 
 
@@ -39,6 +41,8 @@ class Record(msgspec.Struct, frozen=True):
     text: bytes
     time: str
     repeated: bool
+    where: bytes = b""
+    """The place in the source that a warning names, as it stands in the line."""
 
 
 def plain(line: bytes) -> bytes:
@@ -109,6 +113,7 @@ def records(line: bytes, known: Iterable[bytes] = ()) -> Iterator[Record]:
             text=text.strip(b" \t\r"),
             time=time,
             repeated=bool(folded),
+            where=line[head.end : level.start()].strip(),
         )
 
 

@@ -49,6 +49,8 @@ class Sifted:
         are to be read, in their order.
         """
         self._added: list[Row] = []
+        self._whole: set[int] = set()
+        """Hashes of which every line is let through, from some line on."""
 
     def rows(self) -> Iterator[Row]:
         """What is `kept`, and what is added on the way."""
@@ -62,8 +64,10 @@ class Sifted:
 
     def add(self, hashes: Iterable[int], after: int) -> None:
         """Let the lines after this one be read, too, that have any of these hashes; one that is
-        to be read anyway comes twice.
+        to be read anyway may come twice.
         """
         for each in hashes:
-            for row in self._sieve.alike(each, after):
-                heapq.heappush(self._added, row)
+            if each not in self._whole:
+                self._whole.add(each)
+                for row in self._sieve.alike(each, after):
+                    heapq.heappush(self._added, row)

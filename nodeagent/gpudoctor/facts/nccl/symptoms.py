@@ -15,7 +15,8 @@ import msgspec
 
 class Symptom(msgspec.Struct, frozen=True):
     """`needle` must be in the message, then `pattern` must be found; `splits` names the values
-    that keep events apart (a device), all others are those of the first line.
+    that keep events apart (a device), all others are those of the first line. `where` must be in
+    the place in the source that a warning names.
 
     A pattern is text: re compiles, once, those of what a log shows.
     """
@@ -24,10 +25,13 @@ class Symptom(msgspec.Struct, frozen=True):
     needle: bytes
     pattern: bytes | None = None
     splits: tuple[str, ...] = ()
+    where: bytes = b""
 
 
-def _symptom(kind: str, needle: bytes, pattern: bytes = b"", *splits: str) -> Symptom:
-    return Symptom(kind, needle, pattern or None, splits)
+def _symptom(
+    kind: str, needle: bytes, pattern: bytes = b"", *splits: str, where: bytes = b""
+) -> Symptom:
+    return Symptom(kind, needle, pattern or None, splits, where)
 
 
 _ERROR = rb"(?: with error (?:(?P<errno>\d+) )?(?P<text>.+))?"
@@ -164,6 +168,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     _symptom("imex-cuda", b"Cuda failure 800"),
     _symptom("nvls", b"Failed to bind NVLink SHARP"),
     _symptom("nvls", b"transport/nvls.cc", rb"Cuda failure (?:401|1) "),
+    _symptom("nvls", b"Cuda failure", rb"Cuda failure (?:401|1)\b", where=b"transport/nvls.cc"),
     _symptom("p2p-nvlink", b"P2P is disabled between NVLINK connected GPUs"),
     _symptom("p2p-nvlink", b"hardware issue", rb"NVLINK"),
     _symptom("p2p", b"P2P is disabled between connected GPUs"),
@@ -193,10 +198,10 @@ SYMPTOMS: tuple[Symptom, ...] = (
 )  # fmt: skip
 
 
-def find(message: bytes) -> tuple[Symptom, dict[str, str]] | None:
+def find(message: bytes, where: bytes = b"") -> tuple[Symptom, dict[str, str]] | None:
     """Return the first symptom that the message (text after INFO or WARN) shows."""
     for symptom in SYMPTOMS:
-        if symptom.needle in message:
+        if symptom.needle in message and symptom.where in where:
             if symptom.pattern is None:
                 return symptom, {}
             match = re.search(symptom.pattern, message)

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from gpudoctor.sources.host import DeviceNode, Host, Listing, Missing
+from gpudoctor.sources.host import UNREAD, DeviceNode, Host, Listing, Missing
 from gpudoctor.sources.host import read as read_file
 
 _CONTROL, _UVM = "nvidiactl", "nvidia-uvm"
@@ -45,7 +45,8 @@ class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     `gpu_nodes` are the names of the GPUs' device nodes, None if /dev could not be listed whole.
     `specs` are the CDI specs in force: one written at run time takes the place of the others of
-    its kind. `unsure` says why it is not known whether the others are in force, if there are any.
+    its kind. `unsure` says why it is not known whether the others are in force, if there are any;
+    `unread` what else of them was refused, or did not answer.
     """
 
     control: bool | None = None
@@ -54,6 +55,7 @@ class DriverFiles(msgspec.Struct, frozen=True, kw_only=True):
     gpu_nodes: tuple[str, ...] | None = None
     specs: tuple[CdiSpec, ...] = ()
     unsure: str | None = None
+    unread: tuple[str, ...] = ()
 
 
 def read(host: Host) -> DriverFiles:
@@ -61,15 +63,33 @@ def read(host: Host) -> DriverFiles:
     listing = host.listing("/dev")
     whole = isinstance(listing, Listing) and listing.complete
     found = listing.names if isinstance(listing, Listing) else ()
-    static, (dynamic, unread) = _specs(host, _STATIC)[0], _specs(host, _DYNAMIC)
+    (static, hidden), (dynamic, unread) = _specs(host, _STATIC), _specs(host, _DYNAMIC)
     return DriverFiles(
         control=_node(host, _CONTROL, found, whole=whole),
         uvm=_node(host, _UVM, found, whole=whole),
         uvm_module=_module(host),
         gpu_nodes=tuple(name for name in found if re.match(r"nvidia\d+$", name)) if whole else None,
         specs=tuple(dynamic) if unread else _in_force(static, dynamic),
-        unsure=unread if static else None,
+        unsure=str(unread) if unread and static else None,
+        unread=tuple(
+            str(one) for one in (hidden, None if static else unread) if one and one.refused
+        ),
     )
+
+
+class _Unread(msgspec.Struct, frozen=True):
+    """A folder or file that could not be read."""
+
+    path: str
+    reason: Missing
+
+    @property
+    def refused(self) -> bool:
+        """Whether it was asked for: a recording may simply not have it."""
+        return self.reason.errno != UNREAD
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.reason.why}"
 
 
 def _node(host: Host, name: str, listed: tuple[str, ...], *, whole: bool) -> bool | None:
@@ -90,15 +110,15 @@ def _module(host: Host) -> bool | None:
     return False if found.absent else None
 
 
-def _specs(host: Host, folders: tuple[str, ...]) -> tuple[list[CdiSpec], str | None]:
+def _specs(host: Host, folders: tuple[str, ...]) -> tuple[list[CdiSpec], _Unread | None]:
     """Return the specs of the first of these folders that is there, for the others are links to
-    it, and why there may be more that could not be read.
+    it, and what could not be read, where there may be more.
     """
-    unread = None
+    unread: _Unread | None = None
     for folder in folders:
         listing = host.listing(folder)
         if isinstance(listing, Missing):
-            unread = unread if listing.absent else f"{folder} {listing.why}"
+            unread = unread if listing.absent else _Unread(folder, listing)
             continue
         files = [name for name in listing.names if re.search(_SPEC, name)]
         paths = [f"{folder}/{name}" for name in files[:_MOST_SPECS]]
@@ -107,7 +127,7 @@ def _specs(host: Host, folders: tuple[str, ...]) -> tuple[list[CdiSpec], str | N
         for path in paths:
             content = read_file(host, path)
             if isinstance(content, Missing):
-                unread = f"{path} {content.why}"
+                unread = _Unread(path, content)
             elif (spec := _spec(path, content)) is not None:
                 found.append(spec)
         return found, unread

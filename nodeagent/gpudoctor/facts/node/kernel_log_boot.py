@@ -20,10 +20,13 @@ from gpudoctor.facts.node.kernel_log import (
 from gpudoctor.facts.node.kernel_log_host_lines import (
     AdapterLine,
     DeviceKind,
+    HungLine,
     IommuLine,
+    is_in_gpu_driver,
     is_probe,
     parse_adapter,
     parse_device,
+    parse_hung,
     parse_iommu,
     parse_kill,
 )
@@ -60,6 +63,7 @@ _VERSION = re.compile(r"\bversion:? (\d{3}\.\d{1,4}(?:\.\d{1,4})?)")
 _MISMATCH = "NVRM: API mismatch"
 _MISMATCH_LINES = 5
 _GPU_LINES = 6
+_TRACE_LINES = 80
 _PCIE = re.compile(
     r"(?P<port>\w+) (?P<device>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): AER: "
     r"(?:Multiple )?(?P<severity>Corrected|Correctable|Uncorrect(?:ed|able) ?\((?:Non-)?Fatal\))"
@@ -68,7 +72,14 @@ _NOUVEAU = re.compile(r"nouveau (?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})\.[0
 
 # Messages that tell a finding by themselves; the driver breaks most of them over several lines.
 _CONDITIONS = (
-    ("adapter-init-failed", re.compile(r"NVRM: .*(?:RmInitAdapter|rm_init_adapter) failed")),
+    (
+        "adapter-init-failed",
+        re.compile(
+            r"NVRM: .*(?:RmInitAdapter|rm_init_adapter) failed"
+            # the machine's firmware gave it no address space
+            r"|NVRM: This PCI I/O region assigned to your NVIDIA device is invalid"
+        ),
+    ),
     (
         "needs-proprietary-kernel-module",
         re.compile(r"NVRM: .*(?:not supported by open\b|does not include the required GPU\b)"),
@@ -113,6 +124,7 @@ class BootFacts:
         self._implied: set[tuple[str, str | None]] = set()
         self._mismatch: Condition | None = None
         self._mismatch_left = 0
+        self._hung: tuple[HungLine, Line, int] | None = None
         self._this_gpu: str | None = None
         self._this_gpu_left = 0
 
@@ -137,7 +149,7 @@ class BootFacts:
             self.probed = self.probed or is_probe(message)
             if len(self.kinds) < _MAX_KEYS:
                 self.kinds[known[0]] = known[1]
-        elif not self._add_mismatch(line, number):
+        elif not (self._add_hang(line, number) or self._add_mismatch(line, number)):
             self._add_other(line, number)
 
     @property
@@ -369,6 +381,23 @@ class BootFacts:
         for (_, device, host), said in self.conditions.items():
             if (device, host) == (found.device, line.host):
                 said.values[ENDED] = "yes"
+
+    def _add_hang(self, line: Line, number: int) -> bool:
+        """Take a task that hangs for the driver's affair where its trace goes through it."""
+        if (hung := parse_hung(line.message)) is not None:
+            self._hung = hung, line, number
+            return True
+        if self._hung is None or not is_in_gpu_driver(line.message):
+            return False
+        hung, first, began = self._hung
+        self._hung = None
+        if number - began > _TRACE_LINES or first.host != line.host:
+            return True
+        said = self._condition("driver-not-answering", first, began)
+        if said is not None:
+            task = f"{hung.process} (pid {hung.pid}) waits in it for {hung.seconds} s and more"
+            said.values.setdefault("what", task)
+        return True
 
     def _add_mismatch(self, line: Line, number: int) -> bool:
         """Collect the versions of an API mismatch, which stand on this line or the next ones."""

@@ -1,5 +1,5 @@
-"""What the kernel says beside the GPU driver: memory that ran out, DMA that the IOMMU stopped, and
-which device is what.
+"""What the kernel says beside the GPU driver: memory that ran out, DMA that the IOMMU stopped,
+tasks that hang, and which device is what.
 
 Kernels from 4.x on; the AMD, Intel and Arm IOMMUs name the device each in their own way.
 """
@@ -55,6 +55,32 @@ def parse_kill(message: str) -> KillLine | None:
     if match := _KILLED.match(message):
         return KillLine(int(match["pid"]), match["task"], None, KillScope.MACHINE)
     return None
+
+
+class HungLine(msgspec.Struct, frozen=True):
+    """A task that the kernel's watcher of hung tasks found, `seconds` after it last ran."""
+
+    pid: int
+    process: str
+    seconds: int
+
+
+_HUNG = re.compile(
+    r"INFO: task (?P<task>.{1,64}):(?P<pid>[0-9]{1,9}) blocked for more than (?P<s>[0-9]{1,6}) sec"
+)
+_DRIVERS_FRAME = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[nvidia(?:[_-][a-z]+)*[ \]]")
+HUNG_WORDS = (b" blocked for more than ", b" [nvidia")
+
+
+def parse_hung(message: str) -> HungLine | None:
+    """Parse the first line about a hung task; None for any other."""
+    match = _HUNG.match(message)
+    return match and HungLine(int(match["pid"]), match["task"], int(match["s"]))
+
+
+def is_in_gpu_driver(message: str) -> bool:
+    """Whether a line of a call trace is of a function of the NVIDIA driver's modules."""
+    return _DRIVERS_FRAME.search(message) is not None
 
 
 class DeviceKind(StrEnum):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from gpudoctor.facts.node.kernel_log import KernelLog
 from gpudoctor.facts.node.kernel_log_boots import SEPARATORS, STARTS, Boots
-from gpudoctor.facts.node.kernel_log_host_lines import ADAPTER_WORDS
+from gpudoctor.facts.node.kernel_log_host_lines import ADAPTER_WORDS, HUNG_WORDS
 from gpudoctor.facts.node.kernel_log_lines import split_line
 from gpudoctor.report import Subject
 
@@ -23,7 +23,7 @@ _TELLING = (
     b"oom-kill:", b"Out of memory", b"fault addr ", b"AMD-Vi: Event", b"event: F_",
     # which device is what
     b": [10de:", b": [15b3:", b": [1d0f:", b"nvidia 0", b": firmware version: ",
-    *ADAPTER_WORDS, *SEPARATORS, *STARTS, _NVRM_IN_NUMBERS,
+    *ADAPTER_WORDS, *HUNG_WORDS, *SEPARATORS, *STARTS, _NVRM_IN_NUMBERS,
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ The texts are the table in `runtime_error_texts.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gpudoctor.facts.node.runtime_error_carriers import cuda_answer, nvml_answer
 from gpudoctor.facts.node.runtime_error_texts import ALIASES, ERRORS, GENERAL, HINTS, NO_HINT
@@ -26,7 +26,7 @@ _SIGNS = (
     "no device", "uncorrectable", "launch", "misaligned", "assert", "program counter",
     "address space", "initiali", "combination", "compatib", "mps ", "stub", "insufficient", "err!",
     "reset", "recovery action", "fabric", "cdi", "unsatisfied", "not permitted", "library",
-    "cumem",
+    "cumem", "only has",
 )  # fmt: skip
 
 _Patterns = tuple[tuple[str, re.Pattern[str]], ...]
@@ -69,13 +69,18 @@ def _hint(line: str) -> RecognisedError | None:
     return None if name is None else RecognisedError(name, _shown(line))
 
 
-def recognise_all(lines: Iterable[str]) -> Iterator[tuple[int, RecognisedError]]:
-    """Return the recognised lines with their numbers, from 1, the first of each cause."""
+def recognise_all(
+    lines: Iterable[str], also: Callable[[str], RecognisedError | None] = lambda _line: None
+) -> Iterator[tuple[int, RecognisedError]]:
+    """Return the recognised lines with their numbers, from 1, the first of each cause.
+
+    `also` is asked where this module does not know the line.
+    """
     seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     hint: tuple[int, RecognisedError] | None = None
     hinted = True
     for number, line in enumerate(lines, 1):
-        found = recognise(line)
+        found = recognise(line) or also(line)
         if found is None:
             hinted = hinted and NO_HINT not in line
             if hint is None and (told := _hint(line[:_MAX_LINE])) is not None:

@@ -64,6 +64,8 @@ CUDA = (
     Status("no-code-for-gpu", (48, 209), ("NoKernelImageForDevice", "NoBinaryForGpu"),
            "no kernel image is available"),
     Status("gpu-uncorrectable-ecc", (214,), ("ECCUncorrectable",), "uncorrectable ECC error"),
+    Status("p2p-disabled", (217,), ("PeerAccessUnsupported",),
+           "peer access is not supported between these two devices"),
     Status("ptx-newer-than-driver", (218,), ("InvalidPtx",), "PTX JIT compilation failed"),
     Status("nvlink-error", (220,), ("NvlinkUncorrectable",), "uncorrectable NVLink error"),
     Status("driver-libs-not-injected", (221,), ("JitCompilerNotFound",),

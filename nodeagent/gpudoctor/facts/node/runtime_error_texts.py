@@ -48,8 +48,9 @@ ERRORS: tuple[tuple[str, str], ...] = (
     (
         "driver-too-old",
         r"NVIDIA driver on your system is too old"
-        r"|\b(?:nvidia|cuda|gpu|display)\b.{0,40}\bdriver\b.{0,40}"
-        r"\b(?:too old|out ?dated|out.of.date|(?:older|lower|less) than)"
+        # older than a compiler is no hindrance, nor is older than what somebody recommends
+        r"|\b(?:nvidia|cuda|gpu|display)\b.{0,40}\bdriver\b.{0,40}\b(?:too old|out ?dated"
+        r"|out.of.date|(?:older|lower|less) than(?! (?:the )?(?:recommended|ptx|.{0,20}compiler)))"
         r"|your (?:nvidia )?driver is too old|\binsufficient (?:CUDA |NVIDIA )?driver"
         r"|\brequires? .{0,40}\bdriver\b.{0,40}(?:>=|or (?:newer|later|higher|above)|at least)"
         r".{0,60}\b(?:found|but|have|current\w*|detected|installed|got)\b"
@@ -60,6 +61,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         "no-code-for-gpu",
         r"is not compatible with the current PyTorch installation"
         r"|PyTorch no longer supports this GPU"
+        # said only of a GPU that lies outside of them
+        r"|M(?:in|ax)imum(?: and Maximum)? cuda capability supported by this (?:version|library)"
         r"|invalid value for --gpu-architecture|Unsupported gpu architecture"
         r"|Value 'sm_\d+\w?' is not defined"
         rf"|{_ARCHITECTURE}.{{0,60}}?\b(?:not|isn.t|no longer|un)(?: yet)? ?"
@@ -67,6 +70,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         rf"|{_ARCHITECTURE}.{{0,40}}\btoo (?:low|old)\b"
         r"|unsupported (?:GPU |CUDA )?(?:compute capability|architecture)"
         r"|no (?:device|GPU|kernel) code (?:compatible|available|for)"
+        # TensorRT builds an engine for one architecture
+        r"|generated on an incompatible device|expecting compute \d+\.\d+ got compute \d"
         r"|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ARCH_MISMATCH"
         r"|\bonly supports? (?:Turing|Ampere|Ada|Hopper|Blackwell)\w* (?:GPUs )?or newer",
     ),
@@ -159,7 +164,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"|nvmlDeviceGetHandleBy\w+(?:\([^)]*\))? ?(?:failed|returned)?: ?Unknown Error"
         r"|error getting device handle for index '?\d+'?: ?Unknown Error"
         r"|Unable to determine the device handle for GPU\s*(?:\d{1,3}: ?)?"
-        r"(?P<device>[\dA-F]{3,8}:[\dA-F]{2}:[\dA-F]{2})",
+        # what stands behind the address may tell better
+        r"(?P<device>[\dA-F]{3,8}:[\dA-F]{2}:[\dA-F]{2})(?!.*(?:requires reset|permission))",
     ),
     (
         "gpu-needs-reboot",
@@ -170,7 +176,9 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"GPU Recovery Action\s*: *(?:GPU |Bus )?(?:Reset|Drain)|Reset Required\s*: *Yes"
         r"|GPU requires reset|(?:GPU|NVML_?ERROR)_?(?:RE?QUIRES?_?RESET|RESET_?REQUIRED)"
         r"|Drain and Reset Recommended\s*: *Yes"
-        r"|^\|\s*(?P<cell>ERR!)",  # a row of nvidia-smi's table
+        # a row of nvidia-smi's table, of its -q, of a query
+        r"|^\|\s*(?P<cell>ERR!)|^ {4,}[A-Z][\w .]* : (?P<entry>Unknown Error)\s*$"
+        r"|^[^,]+,.*\[(?P<field>Unknown Error)\]",
     ),
     (
         "imex-channel-unavailable",
@@ -188,14 +196,17 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (
         "driver-libs-not-injected",
-        rf"^(?!.*(?:nvidia-container-cli|nvidia-ctk)).*?"
+        # who goes through candidates finds all but one of them absent
+        rf"^(?!.*(?:nvidia-container-cli|nvidia-ctk|\bcandidate\b)).*?"
         rf"(?:{CANNOT_GET}.{{0,40}}?{DRIVER_LIBRARY}"
         rf"|{DRIVER_LIBRARY}.{{0,60}}?(?:{ABSENT}|{CANNOT_GET}))"
         rf"|{NO_DRIVER}"
         r"|(?:initiali[sz]e|init|load) NVML: ?could not load|could not load NVML"
         r"|NVML doesn.?t exist on this system|libcuda\.so cannot found"
         r"|The NVIDIA Driver was not detected\."
-        rf"|{no_program('nvidia-smi')}|'nvidia-smi' is not a typo",
+        rf"|{no_program('nvidia-smi')}|'nvidia-smi' is not a typo"
+        # nvidia-smi found NVML's library and no libcuda beside it
+        r"|NVIDIA-SMI .*\bCUDA (?:UMD )?Version: ?(?P<level_cell>N/A|ERR!|Not Found)",
     ),
     (
         "module-signature-rejected",
@@ -231,7 +242,8 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"(?:cuda|gpu).{0,60}\b(?:invalid|illegal|bad|no such) (?:CUDA |GPU )?device"
         r"(?:[ _](?:id|index|number|ordinal))?[ :#=]*'?\d"
         r"|(?:invalid|illegal|bad) (?:CUDA|GPU) (?:device )?(?:id|index|number|ordinal)\b"
-        r"|(?:cuda|gpu) (?:device )?(?:id|index|ordinal|number)? ?\d* ?(?:is )?out of range",
+        r"|(?:cuda|gpu) (?:device )?(?:id|index|ordinal|number)? ?\d* ?(?:is )?out of range"
+        r"|your (?:machine|node|system) only has:? \[[\d, ]*\]",
     ),
     (
         "gpu-out-of-memory",
@@ -254,6 +266,13 @@ ERRORS: tuple[tuple[str, str], ...] = (
         r"\b(?:CUDA\d* buffer|on (?:the )?GPU|GPU memory|VRAM)",
     ),
     ("nvlink-error", r"Invalid access of peer GPU memory over nvlink"),
+    # NVSHMEM: it has no other way between GPUs of one host, and none to the adapters by itself
+    ("p2p-disabled", r"\bPeer GPU \d+ is not accessible\b"),
+    (
+        "peermem-missing",
+        r"neither nv_peer_mem,? n?or nvidia_peermem\b"
+        r"|\bnvidia[_-]peermem\b.{0,30}\b(?:not (?:loaded|found|detected|installed)|missing)",
+    ),
     ("cuda-unknown-error", r"CUDA unknown error"),
     (
         "mps-daemon-unreachable",
@@ -277,6 +296,8 @@ GENERAL: tuple[tuple[str, str], ...] = (
         r"|error executing hook [`'\"]?\S*/(?P<hook>nvidia-c[\w-]+)[`'\"]? "
         r"\((?P<exit>[^)]{1,40})\)"
         r"|ERROR:? \S*nvidia-container-runtime: (?P<trouble>[^:\\]{1,120})"
+        rf"|error running (?:\w+ )?(?P<oci_step>hook)\b.*?(?P<oci_reason>{FAILED_TO}"
+        r"[^\"\\]{0,40}(?:nvidia|libcuda)[^\"\\]{0,120})"
         r"|invoking the NVIDIA (?P<direct>Container Runtime Hook) directly "
         r".* is (?P<not>not supported)",
     ),
@@ -322,9 +343,9 @@ HINTS = (
 NO_HINT = "NV_WARN_NOTHING_TO_DO"
 ALIASES = {
     "crio": "handler", "docker": "handler", "shim": "handler", "oci": "handler",
-    "cri": "handler",
+    "cri": "handler", "entry": "cell", "field": "cell",
     "driver_library": "library", "node": "device", "named": "device", "asked": "device",
-    "spec": "step", "why": "reason",
+    "spec": "step", "why": "reason", "oci_step": "step", "oci_reason": "reason",
     "hook": "step", "exit": "reason", "trouble": "reason", "direct": "step", "not": "reason",
 }  # fmt: skip
 """Groups of the patterns -> what the finding calls them."""

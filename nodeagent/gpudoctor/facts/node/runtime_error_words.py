@@ -23,20 +23,24 @@ NO_DRIVER = (
     rf"|(?:\bno|missing|without(?: an?)?|{CANNOT_GET}) (?:\w+ )?(?:CUDA|NVIDIA) drivers?\b"
     r"(?! (?:version|API|process))"
 )
-_GPUS = r"(?:GPUs?|CUDA devices?|NVIDIA (?:GPU|device|card)s?)"
+_GPUS = r"(?:GPUs?\b|CUDA devices?|accelerator devices?|NVIDIA (?:GPU|device|card)s?)"
 _NOT_THE_GPU = (
-    r"(?!(?: devices?)? (?:memory|resources?|process\w*|code|nodes?|metrics|operator|plugin|labels?"
-    r"|support|name|usage|utili[sz]ation|driver|stats|model|alloc\w+|annotations?|quotas?|requests?"
+    r"(?!(?: devices?)? (?:MIG|memory|resources?|process\w*|code|nodes?|metrics|operator|plugin"
+    r"|labels?|support|name|usage|utili[sz]ation|driver|stats|model|alloc\w+|annotations?|quotas?|requests?"
     r"|limits?|types?|topology|config\w*|information|count|pods?|claims?))"
 )
 _SEEN = "found|detected|available|present|visible|matched"
 # that there is no GPU, where the program does not go on without
 NO_GPU = (
-    r"^(?!.*(?:fall(?:ing|s)? ?back|\bCPU\b|NCCL (?:INFO|WARN)|nodes are available|preemption)).*"
-    r"(?:\b(?:no|zero|0) (?:[^\s:]+ ){0,4}?(?:GPUs?|accelerators?|compute devices?"
+    r"^(?!.*(?:fall(?:ing|s)? ?back|(?<!=)\bCPU\b|NCCL (?:INFO|WARN)|nodes are available"
+    r"|preemption)).*"
+    r"(?:\b(?:no|zero|0) (?:[^\s:]+ ){0,4}?(?:(?:GPUs?|accelerators?|compute devices?)\b"
     r"|active driver\(s\)|(?:CUDA|NVIDIA)[- ](?:capable|compatible|enabled|GPU|device|card)\w*)"
-    rf"{_NOT_THE_GPU}.{{0,60}}?\b(?:{_SEEN})\b"
-    rf"|(?:not able to|{FAILED_TO}) (?:find|detect|locate|access|see|use|discover)\w* "
+    rf"{_NOT_THE_GPU}.{{0,60}}?\b(?:{_SEEN})\b(?! to be)"
+    # where the line is broken
+    r"|\bno (?:\w+ )?GPUs? (?:is|are|was|were)\s*$"
+    rf"|\bno (?:visible|accessible|usable|compatible) (?:[^\s:]+ ){{0,2}}?{_GPUS}{_NOT_THE_GPU}"
+    rf"|(?:not able to|{FAILED_TO}) (?:find|detect|locate|access|see|use|discover)\w*(?:/\w+)? "
     rf"(?:\w+ ){{0,3}}?{_GPUS}\b{_NOT_THE_GPU}"
     rf"|\b(?:CUDA|{_GPUS}) (?:is |are |was |were )?"
     r"(?:not (?:found|detected|available|accessible)|unavailable\b)"
