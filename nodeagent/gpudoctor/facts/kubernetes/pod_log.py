@@ -158,12 +158,15 @@ PATTERNS: dict[str, _Pattern] = {
             "parallel",
             "world",
             "tp_size",
+            "tp-size",
+            "tp size",
             "required gpus",
             "sharded",
             "ray does not allocate",
             "invalid device ordinal",
         ),
-        r"(?:tensor.parallel.size|\btp.size|world.size|required GPUs)(?:\W{1,4}(?P<wanted>\d+))?"
+        r"(?:tensor.parallel.size|\btp[ _-]size|world.size|required GPUs)"
+        r"(?:\W{1,4}(?P<wanted>\d+))?"
         r"[^,;]*?(?:\b(?:is )?(?:larger|greater|more|less) than|exceeds|must be|>)"
         r"[^,;]*(?:available GPUs|\bGPUs?\b(?: count)?|CUDA devices)(?:\W{1,4}(?P<offered>\d+))?"
         r"|sharded\W+is true but only found (?P<found>\d+) CUDA devices"
