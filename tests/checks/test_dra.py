@@ -22,10 +22,10 @@ INVALID = (
 XID = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
 
 
-def claiming(said: str | None = REFUSED, **more: Any) -> Object:
+def claiming(said: str | None = REFUSED, *, reason: str = "Unschedulable", **more: Any) -> Object:
     return k8s.pod(
         limits={},
-        conditions=k8s.pending(said) if said else [],
+        conditions=k8s.pending(said, reason) if said else [],
         spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "claim"}]},
         **more,
     )
@@ -554,8 +554,10 @@ def test_attribute_that_no_device_has() -> None:
         "CEL runtime error: no such key: product"
     )
     selector = [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].product == 'H100'"}}]
-    report = ask(claiming(said), claim(request(selectors=selector)), slice_(device()), node())
+    pod = claiming(said, reason="SchedulerError")
+    report = ask(pod, claim(request(selectors=selector)), slice_(device()), node())
     assert report.roots == ("dra-no-matching-device",)
+    assert finding_of(report, "scheduler-error").caused_by
 
 
 def test_all_devices_of_a_pool_that_lacks_slices() -> None:
@@ -564,8 +566,10 @@ def test_all_devices_of_a_pool_that_lacks_slices() -> None:
         "devices, but resource pool gpu.nvidia.com/gpu-1 is currently being updated"
     )
     wanted = claim({"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"})
-    report = ask(claiming(said), wanted, slice_(device(), count=2), node())
+    pod = claiming(said, reason="SchedulerError")
+    report = ask(pod, wanted, slice_(device(), count=2), node())
     assert report.roots == ("dra-pool-incomplete",)
+    assert finding_of(report, "scheduler-error").caused_by
     assert finding_of(report, "dra-pool-incomplete").certainty is Certainty.CERTAIN
 
 
