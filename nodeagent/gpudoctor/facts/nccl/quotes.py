@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpudoctor.facts.nccl.parser import Parser
 
-TAIL_BYTES = 1 << 20
+TAIL_BYTES = 1 << 18
 _ABOVE = b"Last error:"
 _FARTHEST_LINES = 4
 """Other ranks' lines may stand between."""
@@ -22,7 +22,7 @@ _LEVELS = (b" NCCL INFO ", b" NCCL WARN ")
 
 def tail_of(tail: bytes, chunk: bytes) -> bytes:
     """Return what to keep of a log's end, when another chunk has come."""
-    return chunk if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
+    return (tail + chunk if len(chunk) < TAIL_BYTES else chunk)[-TAIL_BYTES:]
 
 
 def read(parser: Parser, tail: bytes) -> None:
