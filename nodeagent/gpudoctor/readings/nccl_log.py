@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpudoctor.errors import InputError
-from gpudoctor.facts.nccl import quotes
 from gpudoctor.facts.nccl.model import NcclLog
 from gpudoctor.facts.nccl.parser import Parser
 from gpudoctor.readings import Format, Reading
@@ -39,11 +38,8 @@ def read_all(texts: Iterable[TextInput]) -> Reading:
     parser = Parser()
     for text in texts:
         parser.open(text.name)
-        tail = b""
         for chunk in chunks(text):
             parser.feed(chunk)
-            tail = quotes.tail_of(tail, chunk)
-        quotes.read(parser, tail)
     return reading(parser.finish())
 
 

@@ -407,15 +407,12 @@ def read_nccl(members: Iterable[Pod], logs: dict[str, str]) -> NcclLog | None:
     telling = [key for key in keys if _NCCL_MARK in logs.get(key, "")]
     if not telling:
         return None
-    from gpudoctor.facts.nccl import quotes
     from gpudoctor.facts.nccl.parser import Parser  # imported late: most pods have no such log
 
     parser = Parser()
     for key in telling:
         parser.open(f"log {key}")
-        whole = logs[key].encode("utf-8", "surrogateescape")
-        parser.feed(whole)
-        quotes.read(parser, whole[-quotes.TAIL_BYTES :])
+        parser.feed(logs[key].encode("utf-8", "surrogateescape"))
     return msgspec.structs.replace(parser.finish(), places=tuple(map(place, pods)))
 
 

@@ -12,14 +12,10 @@ if TYPE_CHECKING:
 def parse(chunks: Iterable[bytes], source: str = "log") -> NcclLog:
     """Read one log, given in pieces cut anywhere; any bytes are accepted."""
     # Imported late, because check modules import this package.
-    from gpudoctor.facts.nccl import quotes
     from gpudoctor.facts.nccl.parser import Parser
 
     parser = Parser()
     parser.open(source)
-    tail = b""
     for chunk in chunks:
         parser.feed(chunk)
-        tail = quotes.tail_of(tail, chunk)
-    quotes.read(parser, tail)
     return parser.finish()

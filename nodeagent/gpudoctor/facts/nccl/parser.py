@@ -14,7 +14,15 @@ from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from gpudoctor.facts.nccl import channels, communicators, messages, ras, reports, watchdog
+from gpudoctor.facts.nccl import (
+    channels,
+    communicators,
+    messages,
+    quotes,
+    ras,
+    reports,
+    watchdog,
+)
 from gpudoctor.facts.nccl.lines import Lines, Part
 from gpudoctor.facts.nccl.model import Line, NcclLog
 from gpudoctor.facts.nccl.records import (
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
 _CHANNEL = b" NCCL INFO Channel "
 _INFO = b" NCCL INFO "
 _ADDRESS_END = b"<0>"
-_TAIL_BYTES = 1 << 14
+_LAST_BYTES = 1 << 14
 _SIEVED = 1 << 16
 """Smaller pieces are not worth the sieve."""
 _SEEN_LIMIT = 1 << 11
@@ -125,6 +133,7 @@ class Parser:
             # What is cut off may look like a channel without GDR.
             whole = rest + b"\n"
             self._read(Part(whole, 0, len(whole)))
+        quotes.read(self, self._tail)
         self._look_at_tail()
         self._tail = b""
 
@@ -145,8 +154,8 @@ class Parser:
             count = self._read_lines(data[start:stop])
         self.lines += count
         self._number += count
-        tail = data[max(start, stop - _TAIL_BYTES) : stop]
-        self._tail = (self._tail + tail)[-_TAIL_BYTES:]
+        tail = data[max(start, stop - quotes.TAIL_BYTES) : stop]
+        self._tail = (self._tail + tail)[-quotes.TAIL_BYTES :]
 
     def _read_reports(self, part: bytes) -> None:
         self.reports.read(self._source, self._number + 1, part)
@@ -366,8 +375,9 @@ class Parser:
         process.heard.add(said)
 
     def _look_at_tail(self) -> None:
-        if self.unfinished is None and watchdog.may_have_given_up(self._tail):
-            lines = self._tail.split(b"\n")[:-1]
+        last = self._tail[-_LAST_BYTES:]
+        if self.unfinished is None and watchdog.may_have_given_up(last):
+            lines = last.split(b"\n")[:-1]
             for number, line in enumerate(lines, self._number - len(lines) + 1):
                 if watchdog.gave_up(line):
                     self._at(self._source, number, plain(line))

@@ -20,13 +20,8 @@ _LONGEST = 1 << 11
 _LEVELS = (b" NCCL INFO ", b" NCCL WARN ")
 
 
-def tail_of(tail: bytes, chunk: bytes) -> bytes:
-    """Return what to keep of a log's end, when another chunk has come."""
-    return (tail + chunk if len(chunk) < TAIL_BYTES else chunk)[-TAIL_BYTES:]
-
-
 def read(parser: Parser, tail: bytes) -> None:
-    """Read what the end of the source quotes that the parser has just been fed."""
+    """Read what the end of a source quotes, once the parser has read it."""
     at = tail.find(_ABOVE)
     if at < 0 or not parser.sources:
         return

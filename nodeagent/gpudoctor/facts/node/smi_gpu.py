@@ -204,6 +204,8 @@ def _rows(said: _Values) -> RemappedRows | NotAvailable:
         pending = True
     if isinstance(pending, NotAvailable):
         return pending
+    if not pending and isinstance(failed, NotAvailable):
+        return failed
     correctable, uncorrectable = (
         _known(said.number(f"remapped_rows.{kind}")) for kind in ("correctable", "uncorrectable")
     )
@@ -232,6 +234,8 @@ def _fabric(said: _Values) -> FabricState | NotAvailable:
     if isinstance(state, NotAvailable):
         return state
     status = said.get("fabric.status", lambda words: 0 if words.lower() == "success" else _FAILED)
+    if state == _FABRIC["completed"] and isinstance(status, NotAvailable):
+        return status  # it may have completed in vain
     summary = said.get("fabric.health.summary", lambda words: _SUMMARY.get(words.lower()))
     bandwidth = said.text("fabric.health.bandwidth")
     return FabricState(
